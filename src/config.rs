@@ -14,6 +14,7 @@ mod replies;
 mod search;
 pub mod settings;
 mod unit;
+mod web;
 
 use std::fs;
 use std::io;
@@ -34,6 +35,7 @@ pub use replies::RepliesConfig;
 pub use search::{Environment, variables};
 use settings::Setting;
 pub use unit::Unit;
+pub use web::{SearchEngine, WebConfig};
 
 use crate::documents;
 use crate::failpoint::Failpoint;
@@ -175,6 +177,8 @@ pub struct Config {
     pub embed: EmbedConfig,
     /// Largest file that becomes a document.
     pub file_bytes_max: usize,
+    /// Absent: the web is not searched, and nothing dials out.
+    pub web: Option<WebConfig>,
     pub pipelines: PipelinesConfig,
     pub night: NightConfig,
     pub drain_timeout: Duration,
@@ -189,6 +193,8 @@ pub struct Config {
     pub engine_args: Vec<String>,
     /// The file by which a simulation moves this process's clock.
     pub clock_offset: Option<PathBuf>,
+    /// The file of an internet that a test makes up.
+    pub internet: Option<PathBuf>,
     /// Variables with our prefix that mean nothing.
     pub unknown_variables: Vec<String>,
     /// Every key with its value and where that was said.
@@ -206,6 +212,7 @@ pub struct Flags {
     pub failpoint: Failpoint,
     pub engine_args: Vec<String>,
     pub clock_offset: Option<PathBuf>,
+    pub internet: Option<PathBuf>,
 }
 
 impl Config {
@@ -229,6 +236,7 @@ impl Config {
         config.failpoint = flags.failpoint.clone();
         config.engine_args = flags.engine_args.clone();
         config.clock_offset = flags.clock_offset.clone();
+        config.internet = flags.internet.clone();
         Ok(config)
     }
 
@@ -262,6 +270,7 @@ impl Config {
                 1 << 10..=documents::FILE_BYTES_MAX,
                 "documents.file_bytes_max",
             )? as usize,
+            web: web::web(raw.web)?,
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
                 overlay: state_dir.join("pipelines"),
@@ -286,6 +295,7 @@ impl Config {
             failpoint: Failpoint::default(),
             engine_args: Vec::new(),
             clock_offset: None,
+            internet: None,
             unknown_variables: Vec::new(),
             settings: Vec::new(),
         })

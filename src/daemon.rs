@@ -65,6 +65,7 @@ use crate::reply::{CANCEL_WAIT_MS, Permits, RECALLS_MAX, Replies};
 use crate::store::files::{StateLock, create_private_dir};
 use crate::store::{SledTurns, StoreError, TurnStore, salvage};
 use crate::tools::Toolbox;
+use crate::web::Web;
 
 /// Longest wait for the state folder: what is left of a daemon that was killed a moment ago.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -89,6 +90,7 @@ struct Common {
     examples: Arc<Examples>,
     lessons: Arc<Lessons>,
     documents: Arc<Documents>,
+    web: Option<Arc<Web>>,
     pipelines: Arc<Pipelines>,
     clock: Clock,
     toolbox: Arc<Toolbox>,
@@ -179,7 +181,8 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     let toolbox = Arc::new(Toolbox::new(crate::program::own()?, clock.clone()));
     let lessons = Arc::new(Lessons::open(&config.state_dir));
     let documents = Arc::new(Documents::open(&config.state_dir));
-    let common = Common { board, examples, lessons, documents, pipelines, clock, toolbox };
+    let web = Web::configured(&config).map_err(DaemonError::Web)?;
+    let common = Common { board, examples, lessons, documents, web, pipelines, clock, toolbox };
     let cast = Cast { embedder: embedding.engine, ..cast(&config, &spec, &common, &exhausted)? };
     let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await
@@ -187,7 +190,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
 
 impl Daemon {
     fn new(config: Config, flags: Flags, log: LogFilter, cast: Cast, common: Common, keys: KeyRing) -> Arc<Self> {
-        let Common { board, examples, lessons, documents, pipelines, clock, toolbox } = common;
+        let Common { board, examples, lessons, documents, web, pipelines, clock, toolbox } = common;
         let replies = Arc::new(Replies {
             inference: cast.inference.clone(),
             orchestrator: cast.orchestrator.clone(),
@@ -202,6 +205,7 @@ impl Daemon {
             examples,
             lessons,
             documents,
+            web,
             recalls: Arc::new(Semaphore::new(RECALLS_MAX)),
             pipelines,
             failpoint: config.failpoint.clone(),

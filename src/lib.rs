@@ -47,6 +47,7 @@ pub mod service;
 pub mod simulate;
 pub mod store;
 pub mod tools;
+pub mod web;
 
 #[cfg(feature = "llama")]
 pub use chimere_core::quantize;

@@ -52,9 +52,12 @@ use crate::failpoint::Failpoint;
 use crate::lessons::Lessons;
 use crate::meters;
 use crate::pipeline::{Wishes, plain_plan};
-use crate::service::{CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, SESSION_NAMES, ServiceError, is_session_name};
+use crate::service::{
+    CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, SESSION_NAMES, ServiceError, WebWish, is_session_name,
+};
 use crate::tools::Toolbox;
 use crate::turn::Plan;
+use crate::web::Web;
 
 /// Events on their way to the client.
 const EVENTS_MAX: usize = 256;
@@ -90,6 +93,8 @@ pub struct Replies {
     pub examples: Arc<Examples>,
     pub lessons: Arc<Lessons>,
     pub documents: Arc<Documents>,
+    /// Absent: no search engine is configured.
+    pub web: Option<Arc<Web>>,
     /// One permit for each search for lessons.
     pub recalls: Arc<Semaphore>,
     /// For the time when the Orchestrator does not answer.
@@ -117,6 +122,7 @@ impl Replies {
             return Err(unavailable("the daemon is stopping", 5));
         }
         check(&request)?;
+        self.check_web(&request)?;
         let permit = self.permits.enter(&request.principal.name)?;
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let (opened, opening) = oneshot::channel();
@@ -171,6 +177,7 @@ impl Replies {
             quality_gate: request.quality_gate,
             steps: request.steps,
             documents: std::mem::take(&mut request.documents),
+            web: request.web,
             max_tokens_default: self.config.get().max_tokens.or(hosted.defaults.max_tokens).unwrap_or(most),
             choices: request.choices,
             ceilings: self.config.get().ceilings,
@@ -232,6 +239,18 @@ impl Replies {
             plan.engram = None;
         }
         Ok(())
+    }
+}
+
+impl Replies {
+    /// A request for the web needs an engine to search it by.
+    fn check_web(&self, request: &ReplyRequest) -> Result<(), ServiceError> {
+        if request.web != WebWish::Use || self.web.is_some() {
+            return Ok(());
+        }
+        let message = "this daemon does not search the web: name a search engine in its configuration (`[web]`, `engine`) \
+                       and start it again, or leave `chimere.web` out";
+        Err(ServiceError::Invalid { message: message.to_owned(), param: Some("chimere.web".to_owned()) })
     }
 }
 

@@ -26,7 +26,7 @@ use crate::turn::{
     ToolCall, TurnId, Usage,
 };
 
-pub use documents::{DocumentAnswer, DocumentCommand, DocumentsWish, NewDocument, Shelved};
+pub use documents::{DocumentAnswer, DocumentCommand, DocumentsWish, NewDocument, Shelved, WebWish};
 pub use error::ServiceError;
 pub use forget::{Forgetting, Forgotten};
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};
@@ -172,6 +172,8 @@ pub struct ReplyRequest {
     /// Lessons that bear on the question are shown.
     pub recall: bool,
     pub documents: DocumentsWish,
+    /// Whether it is shown passages of web pages.
+    pub web: WebWish,
     /// The client shows text as it comes: what was told cannot be taken back.
     pub streamed: bool,
 }

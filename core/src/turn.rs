@@ -15,7 +15,7 @@ pub use branch::{Branch, Condition};
 pub use quality::{Quality, QualityOutcome};
 pub use step::{
     CallOutcome, CallRecord, DocumentTerms, Draft, HiddenUsage, ShownPassage, Step, StepOutcome, StepRecord,
-    ToolLimits, ToolLoop, Work,
+    ToolLimits, ToolLoop, WebStage, WebTerms, Work,
 };
 pub use thought::{BudgetForcing, ReflectionSuppression, THOUGHT_TOKENS_MAX, ThoughtEnd, ThoughtPolicy, ThoughtUse};
 

@@ -59,6 +59,9 @@ pub struct Args {
     /// Answers read from documents: `--documents=papers,house`, or all that one may read [default: as the route does]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, require_equals = true, default_missing_value = "*")]
     documents: Option<Vec<String>>,
+    /// Search the web for answers, by the search engine that the daemon's owner configured [default: as the route does]
+    #[arg(long)]
+    web: bool,
     /// Thought: auto, on, off or a number of tokens
     #[arg(long, default_value = "auto", value_parser = |text: &str| text.parse::<Think>())]
     think: Think,
@@ -93,6 +96,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     session.model = args.model;
     session.tools = args.tools;
     session.documents = args.documents;
+    session.web = args.web;
     session.think = args.think;
     let typed = args.message.join(" ");
     if !args.message.is_empty() && typed.trim().is_empty() {

@@ -192,6 +192,7 @@ fn tell(step: &ProgramStep, margin: &str) {
         ProgramWork::Retrieve(terms) => {
             format!("retrieve, at most {} of documents", counted(terms.k, "passage", "passages"))
         }
+        ProgramWork::Web(terms) => format!("web, at most {} of web pages", counted(terms.k, "passage", "passages")),
         ProgramWork::Judge(gated) => {
             format!("judge, at most {}", counted(gated.gate.retries, "more answer", "more answers"))
         }

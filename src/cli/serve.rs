@@ -46,6 +46,9 @@ pub struct Args {
     /// File with the milliseconds to add to this daemon's clock; for `chimere simulate`
     #[arg(long, hide = true, value_name = "FILE")]
     clock_offset: Option<std::path::PathBuf>,
+    /// File of a made-up internet, in place of the real one; for tests
+    #[arg(long, hide = true, value_name = "FILE")]
+    internet: Option<std::path::PathBuf>,
     /// End at once when standard input ends; for `chimere simulate`
     #[arg(long, hide = true)]
     end_with_input: bool,
@@ -56,8 +59,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         end_with_input();
     }
     let failpoint = args.failpoint.as_deref().map(Failpoint::parse).unwrap_or_default();
-    let (engine_args, clock_offset) = (args.engine_args, args.clock_offset);
-    let flags = Flags { model: args.model, failpoint, engine_args, clock_offset, ..args.place.flags() };
+    let Args { engine_args, clock_offset, internet, model, .. } = args;
+    let flags = Flags { model, failpoint, engine_args, clock_offset, internet, ..args.place.flags() };
     let config = Config::load(&flags)?;
     refuse_daemon_of_root(&config)?;
     let log = daemon::log::install(&config.log).map_err(|error| coded(EX_CONFIG, error.to_string()))?;

@@ -12,13 +12,14 @@ use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
 use crate::plural;
 use crate::store::files::places;
+use crate::web::Web;
 
 mod model;
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `night`, `card`, `served`, `model`, `learning`, `tables`, `start`, `further`, `judge`,
+    /// `config`, `pipelines`, `night`, `card`, `served`, `model`, `learning`, `tables`, `start`, `further`, `web`, `judge`,
     /// `embedder`, `keys` or `listen`; of `chimere doctor` also `processor`, `gpu`, `memory`, `state`, `port`, `daemon`,
     /// `url` or `nights`.
     pub what: &'static str,
@@ -87,6 +88,7 @@ impl Config {
         findings.extend((config.engine.backend == "cuda").then(|| finding("card", card())));
         findings.extend(model::look(&config, looked));
         findings.extend(config.models.files.iter().map(further));
+        findings.extend(config.web.as_ref().map(|web| finding("web", Web::describe(web))));
         findings.extend([
             finding("judge", crate::daemon::judge::describe(&config)),
             finding("embedder", crate::daemon::embedder::describe(&config)),
@@ -199,6 +201,9 @@ mod tests {
         for (name, fits) in [("nano/nano-embed.gguf", true), ("nano/none.gguf", false), ("nano/nano.gguf", false)] {
             assert!(good(&embed(name)).contains(&("embedder", fits)), "{name}");
         }
+        assert!(good("[web]\nengine = 'searxng'\nurl = 'http://127.0.0.1:8888'").contains(&("web", true)));
+        assert!(good("[web]\nengine = 'brave'\nkey_file = '/nonexistent'").contains(&("web", false)));
+        assert_eq!(good("[web]\nengine = 'brave'"), [("config", false)]);
         assert!(good("[http]\nlisten = '0.0.0.0:1'").contains(&("listen", false)));
         let model = dir.path().join("m.gguf");
         fs::write(&model, "GGUF and no more").unwrap();

@@ -29,6 +29,8 @@ pub enum DaemonError {
     Keys(#[from] KeyError),
     #[error("pipelines: {0}")]
     Pipelines(#[from] PipelineError),
+    #[error("the web cannot be searched as it is configured: {0}")]
+    Web(String),
     #[error("{0} failed more often than the restart budget allows")]
     Exhausted(&'static str),
     #[error(transparent)]
@@ -48,7 +50,7 @@ impl DaemonError {
             DaemonError::Metrics(_) => 70,
             DaemonError::Io(_) | DaemonError::Lock(LockError::Io { .. }) => 74, // EX_IOERR
             DaemonError::Lock(LockError::Held(_)) => 75,                        // EX_TEMPFAIL
-            DaemonError::Open(_) | DaemonError::Keys(_) | DaemonError::Pipelines(_) => 78, // EX_CONFIG
+            DaemonError::Open(_) | DaemonError::Keys(_) | DaemonError::Pipelines(_) | DaemonError::Web(_) => 78, // EX_CONFIG
         }
     }
 }

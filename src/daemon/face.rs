@@ -130,6 +130,7 @@ impl Daemon {
             "examples": self.replies.examples.status(),
             "lessons": self.replies.lessons.status(),
             "documents": self.replies.documents.status(),
+            "web": self.replies.web.as_ref().map(|web| web.status()),
             "actors": {
                 "inference": inference,
                 "orchestrator": orchestrator,

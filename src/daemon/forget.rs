@@ -45,6 +45,7 @@ impl Daemon {
         }
         let first_lessons = first_lessons.unwrap_or_default();
         self.replies.withheld.forget(filter.principal.as_deref());
+        self.replies.web.iter().for_each(|web| web.forget(filter.principal.as_deref()));
         self.forget_prefixes(whose.clone()).await?;
         let wanted = self.forgetting(&filter).await?;
         let forgotten = self.cast.memory.send_within(Forget(filter.clone()), WITHIN).await;

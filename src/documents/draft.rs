@@ -31,7 +31,25 @@ impl Draft {
     /// Reads a file, by `program` where its kind is read apart. No passage of it is embedded yet.
     pub fn read(name: &str, media_type: Option<&str>, bytes: &[u8], program: &Path) -> Result<Draft, DocumentError> {
         let (kind, media_type) = read::kind(name, media_type)?;
-        let reading: Reading = apart::read(program, kind, bytes)?;
+        Draft::of(name, kind, media_type, bytes, apart::read(program, kind, bytes)?)
+    }
+
+    /// Reads a text in this process. A kind that is read apart is refused.
+    pub fn read_here(name: &str, media_type: &str, bytes: &[u8]) -> Result<Draft, DocumentError> {
+        let (kind, media_type) = read::kind(name, Some(media_type))?;
+        if kind.is_read_apart() {
+            return Err(ReadError::Binary.into());
+        }
+        Draft::of(name, kind, media_type, bytes, read::read(kind, bytes)?)
+    }
+
+    fn of(
+        name: &str,
+        kind: read::Kind,
+        media_type: &'static str,
+        bytes: &[u8],
+        reading: Reading,
+    ) -> Result<Draft, DocumentError> {
         let chunks = chunk::chunks(&reading)?;
         if chunks.is_empty() {
             return Err(ReadError::NoText.into());

@@ -6,6 +6,7 @@
 //! - [`file`]: how a document lies on the disk.
 //! - [`words`]: the words of a collection (BM25); [`vectors`]: the directions of a document's passages.
 //! - [`search`]: both, fused by rank.
+//! - [`loose`]: the same search over texts that are kept nowhere.
 //! - [`show`]: how the model is shown passages; [`cite`]: what of an answer stands on them.
 
 pub mod apart;
@@ -15,6 +16,7 @@ mod docx;
 mod draft;
 mod file;
 mod html;
+pub mod loose;
 #[cfg(test)]
 mod office_tests;
 mod pdf;
@@ -39,7 +41,7 @@ use serde::{Deserialize, Serialize};
 pub use chunk::Chunk;
 pub use draft::Draft;
 pub use read::{KINDS, Kind, ReadError, Reading};
-pub use search::{Found, MODEL_WEIGHT, Query, Rank, Sought, TABLE_WEIGHT};
+pub use search::{FUSED, Found, MODEL_WEIGHT, Query, Rank, Sought, TABLE_WEIGHT};
 pub use store::{Added, Documents, FOLDER};
 pub use vectors::Vectors;
 

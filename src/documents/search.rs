@@ -10,7 +10,7 @@ use super::{Collection, CollectionId, Document, DocumentError, DocumentId, Docum
 use crate::embed::nearest::Code;
 
 /// Reciprocal rank fusion: a passage scores weight / (60 + rank) in each list (Cormack et al. 2009).
-const FUSED: f32 = 60.0;
+pub const FUSED: f32 = 60.0;
 /// The weight of the vectors of a table of token vectors, and of a model's that an engine hosts. A table knows little beside
 /// the words themselves: with the weight of words it pushes right passages down (docs/figures/documents.md).
 pub const TABLE_WEIGHT: f32 = 0.2;

@@ -27,6 +27,7 @@ pub fn numbered(found: &[Found]) -> Vec<ShownPassage> {
         Some(ShownPassage {
             number,
             document: found.document.id.0.clone(),
+            url: String::new(),
             start: chunk.start,
             end: chunk.end,
             line: chunk.line,
@@ -43,8 +44,19 @@ pub fn numbered(found: &[Found]) -> Vec<ShownPassage> {
 /// One passage in its frame.
 pub fn framed(passage: &ShownPassage) -> String {
     let one_line = |text: &str| harmless(&text.split_whitespace().collect::<Vec<_>>().join(" "));
-    let (title, place) = (one_line(&passage.title), one_line(&Place::from(passage).words()));
+    let place = match host(&passage.url) {
+        // The model is not told a whole address: it may be long, and say anything.
+        Some(host) => one_line(host),
+        None => one_line(&Place::from(passage).words()),
+    };
+    let title = one_line(&passage.title);
     format!("[{}] {title}, {place}\n{}", passage.number, harmless(passage.text.trim()))
+}
+
+/// The host of a web page.
+fn host(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    rest.split(['/', '?', '#']).next()
 }
 
 /// The call and its result.

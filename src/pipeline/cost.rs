@@ -59,7 +59,7 @@ fn of(steps: &[Step], answer_tokens: u32, choices: u32) -> Cost {
             Cost { tool_calls: calls, wait_ms: timeout_ms, ..all(rounds + 1, answer_tokens) }
         }
         Work::Draft(draft) => all(1, draft.max_tokens),
-        Work::Retrieve(_) => Cost::default(),
+        Work::Retrieve(_) | Work::Web(_) => Cost::default(),
         Work::Judge(gate) => Cost { wait_ms: gate.timeout_ms, ..all(gate.retries, answer_tokens) },
         Work::Branch(branch) => {
             let side = |steps: &[Step]| of(steps, answer_tokens, choices);

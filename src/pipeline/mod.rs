@@ -19,6 +19,7 @@ mod retrieve;
 mod set;
 mod tool_loop;
 mod watch;
+mod web;
 pub mod yaml;
 
 pub use cost::{Ceilings, Cost, cost};

@@ -8,13 +8,13 @@ use serde_json::Value;
 use super::Pipeline;
 use super::cost::Ceilings;
 use super::program::{ANSWER, JUDGE, Program, ProgramStep, ProgramWork, Terms};
-use super::retrieve;
+use super::{retrieve, web};
 use crate::engine::protocol::{Hosted, STOP_BYTES_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::engram::blend::LAMBDA_MAX;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
-use crate::service::{DocumentsWish, EngramWish, SamplingOverrides, ServiceError, StepsWish};
+use crate::service::{DocumentsWish, EngramWish, SamplingOverrides, ServiceError, StepsWish, WebWish};
 use crate::turn::{
     Branch, Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy,
     Tier, ToolLimits, ToolLoop, Work,
@@ -42,6 +42,7 @@ pub struct Wishes {
     pub quality_gate: Option<bool>,
     pub steps: StepsWish,
     pub documents: DocumentsWish,
+    pub web: WebWish,
     /// Tokens of a reply where neither request nor pipeline says.
     pub max_tokens_default: u32,
     /// Answers that it wants, and what a reply may cost.
@@ -67,10 +68,12 @@ pub fn plan(
     };
     let tools = built_in(program, &wishes)?;
     let documents = retrieve::terms(program, &wishes.documents);
-    if (program.instructs() || tools.is_some() || documents.is_some()) && wishes.prompt.end != PromptEnd::Opened {
+    let web = web::terms(program, wishes.web);
+    let evidence = documents.is_some() || web.is_some();
+    if (program.instructs() || tools.is_some() || evidence) && wishes.prompt.end != PromptEnd::Opened {
         let message = format!(
             "the route `{}` works in steps, which ask something behind the conversation: a reply that goes on with the \
-             last message needs `chimere.steps: \"none\"`, no built-in tools and no documents",
+             last message needs `chimere.steps: \"none\"`, no built-in tools, no documents and no web",
             pipeline.name
         );
         return Err(ServiceError::Invalid { message, param: Some("chimere.steps".to_owned()) });
@@ -84,7 +87,8 @@ pub fn plan(
         StepsWish::None => None,
         StepsWish::Program | StepsWish::Events => gate(program, tier, wishes.quality_gate),
     };
-    let steps = retrieve::placed(steps(pipeline, program, &messages, &sampling, tier, tools, gate), documents);
+    let steps = steps(pipeline, program, &messages, &sampling, tier, tools, gate);
+    let steps = web::placed(retrieve::placed(steps, documents), web);
     let usual = || {
         let room = wishes.ceilings.answer_tokens(&steps, wishes.choices.max(1));
         pipeline.max_tokens.unwrap_or(wishes.max_tokens_default).min(room)
@@ -193,6 +197,7 @@ fn planned(steps: &[ProgramStep], answer: &dyn Fn(&Terms) -> Work, draft: &dyn F
                 otherwise: planned(otherwise, answer, draft),
             })),
             ProgramWork::Retrieve(terms) => Work::Retrieve(terms.clone()),
+            ProgramWork::Web(terms) => Work::Web(*terms),
             ProgramWork::Judge(_) => return None,
         };
         Some(Step { name: step.name.clone(), work })

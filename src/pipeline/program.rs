@@ -10,7 +10,8 @@ use super::branch::RawBranch;
 use super::plan::check_sampling;
 use super::retrieve;
 use super::tool_loop::RawTools;
-use crate::turn::{Condition, DocumentTerms, QualityGate, Sampling, Tier, ToolLimits};
+use super::web;
+use crate::turn::{Condition, DocumentTerms, QualityGate, Sampling, Tier, ToolLimits, WebTerms};
 
 pub const STEPS_MAX: usize = 16;
 /// Tokens that the hidden generations of a program may come to together.
@@ -34,7 +35,7 @@ pub(super) enum RawStep {
     Judge(RawGate),
     Tools(RawTools),
     Retrieve(DocumentTerms),
-    Web(IgnoredAny),
+    Web(WebTerms),
     TreeSearch(IgnoredAny),
     Branch(RawBranch),
 }
@@ -117,6 +118,8 @@ pub enum ProgramWork {
     Branch(Condition, Vec<ProgramStep>, Vec<ProgramStep>),
     /// Passages of documents.
     Retrieve(DocumentTerms),
+    /// Passages of web pages.
+    Web(WebTerms),
 }
 
 impl ProgramStep {
@@ -126,7 +129,8 @@ impl ProgramStep {
         match &self.work {
             ProgramWork::Draft(_, tokens) => u64::from(*tokens),
             ProgramWork::Branch(_, steps, otherwise) => all(steps).max(all(otherwise)),
-            ProgramWork::Answer(_) | ProgramWork::Tools(..) | ProgramWork::Judge(_) | ProgramWork::Retrieve(_) => 0,
+            ProgramWork::Answer(_) | ProgramWork::Tools(..) | ProgramWork::Judge(_) => 0,
+            ProgramWork::Retrieve(_) | ProgramWork::Web(_) => 0,
         }
     }
 
@@ -199,7 +203,7 @@ impl Program {
     pub fn instructs(&self) -> bool {
         let instructs = |step: &ProgramStep| match &step.work {
             ProgramWork::Answer(terms) | ProgramWork::Tools(terms, ..) => !terms.instruction.is_empty(),
-            ProgramWork::Draft(..) | ProgramWork::Branch(..) | ProgramWork::Retrieve(_) => true,
+            ProgramWork::Draft(..) | ProgramWork::Branch(..) | ProgramWork::Retrieve(_) | ProgramWork::Web(_) => true,
             ProgramWork::Judge(_) => false,
         };
         self.steps.iter().any(instructs)
@@ -262,7 +266,10 @@ impl Program {
                 Err("is `retrieve` behind the answer: nothing would see what it finds".to_owned())
             }
             RawStep::Retrieve(terms) => retrieve::checked(terms),
-            RawStep::Web(_) => not_built("web", "a search of the web"),
+            RawStep::Web(_) if at > last => {
+                Err("is `web` behind the answer: nothing would see what it finds".to_owned())
+            }
+            RawStep::Web(terms) => web::checked(terms),
             RawStep::TreeSearch(_) => not_built("tree_search", "forks of a generation"),
             RawStep::Branch(_) if at > last => Err("is `branch` behind the answer: nothing would see it".to_owned()),
             RawStep::Branch(raw) => raw.checked(self, at),
@@ -408,7 +415,7 @@ mod tests {
             ("steps: [{generate: {judge: 1}}]\n", "judge"),
             ("steps: [{tools: {}}]\n", "[0] allows no tool"),
             ("steps: [{tools: {allow: [abacus]}}]\n", "there is no tool \"abacus\""),
-            ("steps: [{tools: {allow: [search_web]}}]\n", "needs a search of the web"),
+            ("steps: [{tools: {allow: [search_web]}}]\n", "needs the user's word before a model searches the web"),
             ("steps: [{tools: {allow: [calculate, calculate]}}]\n", "`calculate` twice"),
             ("steps: [{tools: {allow: [calculate], rounds: 9}}]\n", "has rounds 9, but it must be 1 to 8"),
             ("steps: [{tools: {allow: [calculate], calls: 0}}]\n", "has calls 0"),
@@ -420,7 +427,10 @@ mod tests {
             ("steps: [{retrieve: {collections: []}}, {generate: {}}]\n", "must name 1 to 64"),
             ("steps: [{generate: {}}, {retrieve: {}}]\n", "steps [1] is `retrieve` behind the answer"),
             ("steps: [{retrieve: {}}, {retrieve: {}}, {generate: {}}]\n", "is called `retrieve` as an earlier step is"),
-            ("steps: [{web: {}}, {generate: {}}]\n", "`web`, which needs a search of the web"),
+            ("steps: [{web: {k: 21}}, {generate: {}}]\n", "steps [0] has k 21, but must have 1 to 20"),
+            ("steps: [{web: {tokens_max: 9}}, {generate: {}}]\n", "has tokens_max 9, but must have 64 to 16384"),
+            ("steps: [{web: {url: 'http://a'}}, {generate: {}}]\n", "url"),
+            ("steps: [{generate: {}}, {web: {}}]\n", "steps [1] is `web` behind the answer"),
             ("steps: [{tree_search: {}}]\n", "no `generate`"),
             ("steps: [{tree_search: {beams: 4}}, {generate: {}}]\n", "`tree_search`, which needs forks"),
             ("steps: [{dance: {}}, {generate: {}}]\n", "dance"),
@@ -465,7 +475,7 @@ mod tests {
             retrieve: {k: 1, min_score: 0.5, tokens_max: 9}\nsampling: {temperature: 0, top_p: 1, top_k: 1, min_p: 0, \
             repetition_penalty: 1, frequency_penalty: 0, presence_penalty: 0, penalty_window_tokens: 1, seed: 1, logprobs: 1}\n\
             steps:\n  - generate: {name: n, hidden: true, system: s, instruction: i, tier: ultra, thinking_tokens: 0, \
-            max_tokens: 9, sampling: {top_k: 1}}\n  - retrieve: {collections: [c], k: 3, tokens_max: 99}\n  - branch: {name: b, when: {tiers: [fast], words_min: 1, asks: [y], \
+            max_tokens: 9, sampling: {top_k: 1}}\n  - retrieve: {collections: [c], k: 3, tokens_max: 99}\n  - web: {k: 3, tokens_max: 99}\n  - branch: {name: b, when: {tiers: [fast], words_min: 1, asks: [y], \
             step: n, says: [x]}, steps: [{generate: {name: c}}], otherwise: [{generate: {}}]}\n  - tools: \
             {allow: [calculate], rounds: 2, calls: 3, timeout_ms: 500, answer: {name: n2}}\n  - judge: {verdict_max: 1, retries: 1, \
             timeout_ms: 100, tiers: [ultra]}\n";

@@ -57,6 +57,11 @@ impl Replies {
 }
 
 impl ReplyRun<'_> {
+    /// How many passages the steps before this one showed.
+    pub(super) fn shown(&self) -> u32 {
+        self.trace.iter().map(|step| step.passages.len() as u32).sum()
+    }
+
     /// Those of the passages that there is room for, in the context beside `chat` and the answer, and within `tokens_max`.
     /// The least like go first.
     pub(super) async fn fitting(

@@ -26,6 +26,7 @@ impl Replies {
     /// The prompt that a chat request would be answered from.
     pub async fn preview(&self, mut request: ReplyRequest) -> Result<ShownPrompt, ServiceError> {
         check(&request)?;
+        self.check_web(&request)?;
         let seat = self.seat(request.model.as_deref()).await?;
         let _session = self.resume(&mut request).await?;
         let Terms { plan, .. } = self.terms(&mut request, &seat).await?;

@@ -155,6 +155,7 @@ pub(super) mod tests {
             prompt_logprobs: false,
             recall: true,
             documents: Default::default(),
+            web: Default::default(),
             streamed: false,
         }
     }

@@ -230,6 +230,7 @@ pub(super) fn record(step: &Step) -> StepRecord {
         text: String::new(),
         calls: Vec::new(),
         passages: Vec::new(),
+        stages: Vec::new(),
     }
 }
 

@@ -16,6 +16,16 @@ pub enum DocumentsWish {
     Use(DocumentTerms),
 }
 
+/// What a request says of the web.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WebWish {
+    /// Nothing: the pipeline decides.
+    #[default]
+    Pipeline,
+    Off,
+    Use,
+}
+
 /// A file that is to be a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewDocument {

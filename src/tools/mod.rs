@@ -31,9 +31,15 @@ pub static TOOLS: &[Tool] = &[calculate::TOOL, date_time::TOOL];
 /// Names that stand for tools to come, each with the part that it needs. The index of documents is there; a request or a
 /// pipeline asks it, and no model does yet.
 pub static RESERVED: &[(&str, &str)] = &[
+<<<<<<< HEAD
     ("search_documents", "a search by the model itself (a request's `chimere.documents` shows it passages today)"),
     ("search_web", "a search of the web"),
     ("fetch_page", "a reader of web pages"),
+=======
+    ("search_documents", "an index of documents"),
+    ("search_web", "the user's word before a model searches the web"),
+    ("fetch_page", "the user's word before a model reads a page"),
+>>>>>>> eac76d59
     ("remember", "a memory of facts"),
     ("recall", "a memory of facts"),
 ];
@@ -220,7 +226,11 @@ mod tests {
     async fn a_wrong_call_is_told_what_was_wrong() {
         for (name, arguments, words) in [
             ("calculater", "{}", "there is no tool \"calculater\"; there are `calculate`, `date_time`"),
-            ("search_web", "{}", "`search_web` needs a search of the web: that is not built yet"),
+            (
+                "search_web",
+                "{}",
+                "`search_web` needs the user's word before a model searches the web: that is not built yet",
+            ),
             ("recall", "nonsense", "`recall` needs a memory of facts"),
             ("date_time", "{\"operation\": ", "no JSON"),
             ("date_time", "[1]", "one JSON object"),

@@ -32,6 +32,8 @@ mod form;
 mod frames;
 mod full_disk;
 mod hostile;
+#[allow(dead_code)]
+mod internet;
 mod job_kills;
 #[cfg(feature = "llama")]
 mod judge;
@@ -82,4 +84,5 @@ mod tools;
 mod trace;
 mod train;
 mod upgrade;
+mod web;
 mod weigh;

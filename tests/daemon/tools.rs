@@ -47,7 +47,11 @@ fn a_call_runs_without_a_daemon_and_a_wrong_one_says_why() {
         (&["run", "calculate", "1 + 1"], 65, "they are no JSON"),
         (&["run", "calculate", r#"{"expression": "1 / 0"}"#], 65, "division by zero"),
         (&["run", "multiply", "{}"], 65, "there is no tool \"multiply\""),
-        (&["run", "search_web", "{}"], 69, "needs a search of the web: that is not built yet"),
+        (
+            &["run", "search_web", "{}"],
+            69,
+            "needs the user's word before a model searches the web: that is not built yet",
+        ),
         (&["run", "date_time"], 65, "missing field `operation`"),
     ] {
         let (ended, said, error) = tools(args);

@@ -79,9 +79,11 @@ async fn a_pipeline_file_is_checked_and_its_route_is_asked() {
     }
     let reads = check("steps: [{retrieve: {k: 3}}, {generate: {}}]\n").await;
     assert!(text(&reads.stdout).contains("retrieve, at most 3 passages of documents"), "{reads:?}");
-    let bad = check("steps: [{web: {}}, {generate: {}}]\n").await;
+    let web = check("steps: [{web: {k: 2}}, {generate: {}}]\n").await;
+    assert!(text(&web.stdout).contains("web, at most 2 passages of web pages"), "{web:?}");
+    let bad = check("steps: [{tree_search: {}}, {generate: {}}]\n").await;
     assert_eq!(bad.status.code(), Some(65), "{bad:?}");
-    assert!(text(&bad.stderr).contains("steps [0] is `web`, which needs a search of the web"), "{bad:?}");
+    assert!(text(&bad.stderr).contains("steps [0] is `tree_search`, which needs forks"), "{bad:?}");
     assert_eq!(chimere("pipeline", &url, &["check", "nowhere.yaml"], None).await.status.code(), Some(66));
     let schema: Value = serde_json::from_slice(&chimere("pipeline", &url, &["schema"], None).await.stdout).unwrap();
     assert!(schema["properties"]["steps"].is_object());

@@ -232,6 +232,7 @@ impl Reply {
             text: "what no client sees".to_owned(),
             calls: Vec::new(),
             passages: Vec::new(),
+            stages: Vec::new(),
         };
         if self.request.steps == StepsWish::Events {
             let (kind, name) = (step.kind.clone(), step.name.clone());

@@ -18,7 +18,10 @@ async fn the_built_in_tools_are_listed_with_what_they_take() {
     assert_eq!((&tools[0]["state"], &tools[0]["taints"]), (&json!("ready"), &json!(false)));
     assert_eq!(tools[0]["parameters"]["required"], json!(["expression"]));
     let kept = tools.iter().find(|tool| tool["id"] == "search_web").unwrap();
-    assert_eq!((&kept["state"], &kept["needs"]), (&json!("not_built"), &json!("a search of the web")));
+    assert_eq!(
+        (&kept["state"], &kept["needs"]),
+        (&json!("not_built"), &json!("the user's word before a model searches the web"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

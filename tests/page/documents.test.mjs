@@ -48,7 +48,7 @@ test('an answer that reads documents names its sources', async () => {
   await sources.getByText('Sources: a passage of a document').click();
   assert.match(await sources.locator('li').textContent(), /\[1\] House, line 1.*green\. <img src=x/s);
   await ask(page, 'Zebras?');
-  await answers(page).last().getByText('Nothing was found in the documents.').waitFor();
+  await answers(page).last().getByText('Nothing was found.').waitFor();
 });
 
 test('a file of each kind is added, read from, opened, deleted, and not found again', async () => {
@@ -99,7 +99,7 @@ test('a file of each kind is added, read from, opened, deleted, and not found ag
     await close(page);
   }
   await ask(page, PAPERS[0].question);
-  await answers(page).last().getByText('Nothing was found in the documents.').waitFor();
+  await answers(page).last().getByText('Nothing was found.').waitFor();
 });
 
 test('a file that cannot be read says why, and the others are added', async () => {

@@ -33,6 +33,8 @@ pub enum Work {
     Branch(Box<Branch>),
     /// Looks for passages of documents that bear on the question.
     Retrieve(DocumentTerms),
+    /// Looks for passages of web pages that bear on the question.
+    Web(WebTerms),
 }
 
 impl Work {
@@ -44,6 +46,7 @@ impl Work {
             Work::Judge(_) => "judge",
             Work::Branch(_) => "branch",
             Work::Retrieve(_) => "retrieve",
+            Work::Web(_) => "web",
         }
     }
 }
@@ -79,12 +82,32 @@ impl Default for DocumentTerms {
     }
 }
 
-/// A passage of a document that the model was shown. Its words are not kept: they go with the document.
+/// Which passages of web pages a reply is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebTerms {
+    /// At most so many.
+    pub k: u32,
+    /// Most tokens of all of them together.
+    pub tokens_max: u32,
+}
+
+impl Default for WebTerms {
+    fn default() -> Self {
+        WebTerms { k: 4, tokens_max: 1_500 }
+    }
+}
+
+/// A passage of a document or of a web page that the model was shown. Its words are not kept: they go with the document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownPassage {
     /// The number that it was shown under.
     pub number: u32,
+    /// Empty: it is of a web page.
     pub document: String,
+    /// Address of the web page; empty: it is of a document.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub url: String,
     /// Bytes of the document's text.
     pub start: u64,
     pub end: u64,
@@ -185,6 +208,17 @@ pub struct CallRecord {
     pub taints: bool,
 }
 
+/// A part of a step with a deadline of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebStage {
+    pub name: String,
+    /// `done`, `late` (what was there by its deadline was used), `failed` or `skipped`.
+    pub outcome: String,
+    pub took_ms: u64,
+    /// What came of it, for people.
+    pub told: String,
+}
+
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -237,9 +271,12 @@ pub struct StepRecord {
     /// Calls of built-in tools, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallRecord>,
-    /// Passages of documents that the model was shown, in their order.
+    /// Passages of documents and web pages that the model was shown, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passages: Vec<ShownPassage>,
+    /// The stages of a search of the web.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<WebStage>,
 }
 
 impl StepRecord {

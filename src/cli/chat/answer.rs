@@ -193,14 +193,25 @@ impl Answer {
         (!ids.is_empty()).then(|| ids.join(", "))
     }
 
-    /// The passages of documents that it was shown, a line each; `None`: none were looked for.
+    /// The passages of documents and web pages that it was shown, a line each; `None`: none were looked for.
     pub fn sources(&self) -> Option<Vec<String>> {
         let sources = self.own["sources"].as_array()?;
         if sources.is_empty() {
-            return Some(vec!["nothing was found in the documents".to_owned()]);
+            let web = self.own["trace"].as_array().into_iter().flatten().find(|step| step["kind"] == "web");
+            return Some(vec![match web.map(|step| &step["outcome"]) {
+                None => "nothing was found in the documents".to_owned(),
+                Some(outcome) if outcome == "failed" => {
+                    let why = web.and_then(|step| step["because"].as_str()).unwrap_or_default();
+                    format!("the web could not be searched: {}", printable(why))
+                }
+                Some(_) => "nothing was found".to_owned(),
+            }]);
         }
         let text = |value: &Value| printable(value.as_str().unwrap_or_default());
         let one = |source: &Value| {
+            if source["document"].is_null() {
+                return format!("[{}] {}, {}", source["number"], text(&source["title"]), text(&source["url"]));
+            }
             let place = match (source["page"].as_u64(), source["row"].as_u64()) {
                 (Some(page), _) => format!("page {page}"),
                 (None, Some(row)) => format!("sheet {}, row {row}", text(&source["sheet"])),

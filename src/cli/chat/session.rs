@@ -34,6 +34,8 @@ pub struct Session {
     pub tools: Vec<String>,
     /// Collections that answers read from; `*` alone: all that one may read. Absent: as the route does.
     pub documents: Option<Vec<String>>,
+    /// The web is searched; otherwise as the route does.
+    pub web: bool,
     pub think: Think,
     pub messages: Vec<Value>,
     /// Session in which the daemon remembers what was said: only what is new is sent.
@@ -61,6 +63,7 @@ impl Session {
             model: None,
             tools: Vec::new(),
             documents: None,
+            web: false,
             think: Think::Auto,
             messages: Vec::new(),
             remembered: None,
@@ -139,6 +142,9 @@ impl Session {
         }
         if let Some(names) = &self.documents {
             own["documents"] = if names == &["*"] { json!(true) } else { json!({"collections": names}) };
+        }
+        if self.web {
+            own["web"] = json!(true);
         }
         if stream {
             own["steps"] = json!("events");

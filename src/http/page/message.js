@@ -158,7 +158,7 @@ export class Answer {
       ...(lesson ? [quiet('See lessons', () => this.actions.lessons([lesson])), quiet('Forget it', forget)] : []));
   }
 
-  /** The lessons and the passages of documents that the answer was shown. */
+  /** The lessons and the passages of documents and web pages that the answer was shown. */
   showSource(ids, sources) {
     const passages = Array.isArray(sources) ? sources : null;
     this.source.hidden = !ids.length && !passages;
@@ -248,12 +248,15 @@ function facts({ meta, stopped, problem, content }, running) {
   ].filter(Boolean);
 }
 
-/** Passages of documents, folded. Their text is shown as text. */
+/** Passages of documents and web pages, folded. Their text is shown as text. */
 function documents(passages, open) {
-  if (!passages.length) return h('span', { class: 'faint' }, 'Nothing was found in the documents.');
+  if (!passages.length) return h('span', { class: 'faint' }, 'Nothing was found.');
+  // The address of a web page is shown as text: nothing is loaded from there.
   const item = (passage) => h('li', {},
-    h('strong', {}, `[${passage.number}] ${passage.title}, ${place(passage)}`), ' ',
-    h('button', { type: 'button', class: 'quiet', onclick: () => open(passage) }, 'Show in the document'), h('pre', {}, passage.text));
-  const words = passages.length > 1 ? `${passages.length} passages of documents` : 'a passage of a document';
+    h('strong', {}, `[${passage.number}] ${passage.title}, ${passage.document ? place(passage) : passage.url}`), ' ',
+    passage.document && h('button', { type: 'button', class: 'quiet', onclick: () => open(passage) }, 'Show in the document'),
+    h('pre', {}, passage.text));
+  const of = passages.every(({ document }) => document) ? ['documents', 'a document'] : ['documents and web pages', 'a web page'];
+  const words = passages.length > 1 ? `${passages.length} passages of ${of[0]}` : `a passage of ${of[1]}`;
   return h('details', { class: 'passages' }, h('summary', {}, `Sources: ${words}`), h('ul', {}, ...passages.map(item)));
 }

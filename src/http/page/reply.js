@@ -15,7 +15,7 @@ export const emptyReply = () => ({ role: 'assistant', content: '', reasoning: ''
 
 /** The request for the reply that follows `messages`. */
 export function requestFor(conversation, messages, settings) {
-  const { instruction, temperature, maxTokens, tools, builtIn, model, route, tier, thought, learn, lessons, documents } = settings;
+  const { instruction, temperature, maxTokens, tools, builtIn, model, route, tier, thought, learn, lessons, documents, web } = settings;
   const body = { messages: messages.flatMap(wire), chimere: { conversation: conversation.id, steps: 'events' } };
   if (instruction.trim()) body.messages.unshift({ role: 'system', content: instruction });
   if (temperature !== null) body.temperature = temperature;
@@ -29,6 +29,7 @@ export function requestFor(conversation, messages, settings) {
   if (!learn) body.chimere.consent = false;
   if (!lessons) body.chimere.lessons = 'none';
   if (documents) body.chimere.documents = true;
+  if (web) body.chimere.web = true;
   return body;
 }
 

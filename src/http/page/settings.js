@@ -11,7 +11,7 @@ const THOUGHTS = ['none', 'low', 'medium', 'high'];
 const TEXT_MAX = 32_000;
 
 /** `null` and '' leave the choice to the route. */
-const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], builtIn: false, model: '', route: '', tier: '', thought: '', learn: true, lessons: true, documents: false };
+const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], builtIn: false, model: '', route: '', tier: '', thought: '', learn: true, lessons: true, documents: false, web: false };
 
 function read() {
   try {
@@ -31,6 +31,7 @@ function read() {
       learn: same('learn') ? found.learn : true,
       lessons: same('lessons') ? found.lessons : true,
       documents: same('documents') ? found.documents : false,
+      web: same('web') ? found.web : false,
     };
   } catch {
     return { ...DEFAULTS };
@@ -128,6 +129,7 @@ export function bindDialog(saved) {
         learn: field('learn').checked,
         lessons: field('lessons').checked,
         documents: field('documents').checked,
+        web: field('web').checked,
       });
       key.set(field('key').value.trim(), field('keep').checked);
     } catch (error) {
@@ -138,7 +140,7 @@ export function bindDialog(saved) {
     saved();
   });
   return function open(why = '') {
-    const { instruction, temperature, maxTokens, tools: defined, builtIn, learn, lessons, documents } = current;
+    const { instruction, temperature, maxTokens, tools: defined, builtIn, learn, lessons, documents, web } = current;
     field('instruction').value = instruction;
     field('temperature').value = temperature ?? '';
     field('max-tokens').value = maxTokens ?? '';
@@ -147,6 +149,7 @@ export function bindDialog(saved) {
     field('learn').checked = learn;
     field('lessons').checked = lessons;
     field('documents').checked = documents;
+    field('web').checked = web;
     field('key').value = key.get();
     field('keep').checked = key.kept();
     $('settings-error').textContent = why;

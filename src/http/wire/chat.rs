@@ -19,7 +19,7 @@ use crate::http::limits::{HttpLimits, MESSAGES_MAX, TOOLS_MAX};
 use crate::http::sessions::SESSION_NAME;
 use crate::http::table::{Name, Param, Rule, Shape, TEXT, Table};
 use crate::pipeline::TABLES_MAX;
-use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest, StepsWish};
+use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest, StepsWish, WebWish};
 use crate::turn::{EngramChoice, PromptEnd, PromptForm, THOUGHT_TOKENS_MAX, ThoughtPolicy, Tier};
 
 pub(crate) const MESSAGES: Param = Param::new(
@@ -84,7 +84,7 @@ pub(crate) const TABLE: Table = Table {
         ("functions", "use `tools`"),
         ("function_call", "use `tool_choice`"),
         ("audio", "this model reads and writes text only"),
-        ("web_search_options", "web search is not built yet"),
+        ("web_search_options", "say `chimere.web: true`"),
         ("grammar", "use `response_format` with a JSON Schema"),
         ("json_schema", "use `response_format`"),
         ("chat_template", "a template never comes from a request"),
@@ -172,6 +172,11 @@ const EXTENSION: &[Param] = &[
     ),
     Param::new("lessons", Shape::Word(&["recall", "none"]), "`none`: the answer is shown no lesson."),
     DOCUMENTS,
+    Param::new(
+        "web",
+        Shape::Bool,
+        "Whether the web is searched for the answer, by the owner's search engine; absent: as the route does.",
+    ),
 ];
 
 #[derive(Debug, Deserialize)]
@@ -219,6 +224,7 @@ pub(crate) struct Extension {
     pub(crate) lessons: Option<LessonsWish>,
     /// Absent: as the route does.
     pub(crate) documents: Option<RawDocuments>,
+    pub(crate) web: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -380,6 +386,11 @@ pub(crate) fn request(
         one_tool_call: false,
         recall: extension.lessons != Some(LessonsWish::None),
         documents: RawDocuments::wish(extension.documents),
+        web: match extension.web {
+            None => WebWish::Pipeline,
+            Some(false) => WebWish::Off,
+            Some(true) => WebWish::Use,
+        },
         streamed: common.stream,
     }
 }

@@ -79,7 +79,7 @@ fn beside_the_point(run: &ReplyRun<'_>) -> Option<&'static str> {
         return Some("the answer stands on a lesson, which the judge is not shown");
     }
     if run.trace.iter().any(|step| !step.passages.is_empty()) {
-        return Some("the answer stands on passages of documents, which the judge is not shown");
+        return Some("the answer stands on passages of documents or web pages, which the judge is not shown");
     }
     (run.plan.prompt.end != PromptEnd::Opened).then_some("the answer was begun by the client")
 }

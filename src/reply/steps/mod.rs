@@ -8,6 +8,7 @@ mod generate;
 mod judge;
 mod retrieve;
 mod tools;
+mod web;
 
 use super::run::ReplyRun;
 use super::stops::StepError;
@@ -54,5 +55,6 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, step: &Step) -> Result<Outcome, 
         Work::Judge(gate) => judge::run(run, *gate).await,
         Work::Branch(branch) => Ok(branch::run(run, branch)),
         Work::Retrieve(terms) => retrieve::run(run, terms).await,
+        Work::Web(terms) => web::run(run, terms).await,
     }
 }

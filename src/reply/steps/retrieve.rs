@@ -22,7 +22,9 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &DocumentTerms) -> Result
         stop = stops.wait() => return Err(StepError::Stopped(stop)),
     };
     let found = show::bearing(found);
-    let numbered = show::numbered(&found);
+    let mut numbered = show::numbered(&found);
+    let before = run.shown();
+    numbered.iter_mut().for_each(|passage| passage.number += before);
     let wanted = numbered.len();
     let passages = match wanted {
         0 => numbered,
@@ -38,7 +40,7 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &DocumentTerms) -> Result
     };
     // Where nothing was found the model is told so. Where nothing had room it is told nothing.
     if wanted == 0 || !passages.is_empty() {
-        run.evidence = show::messages(&question, &passages).into();
+        run.evidence.extend(show::messages(&question, &passages));
     }
     let decided = match passages.len() {
         0 if wanted == 0 => "nothing was found".to_owned(),
