@@ -31,15 +31,9 @@ pub static TOOLS: &[Tool] = &[calculate::TOOL, date_time::TOOL];
 /// Names that stand for tools to come, each with the part that it needs. The index of documents is there; a request or a
 /// pipeline asks it, and no model does yet.
 pub static RESERVED: &[(&str, &str)] = &[
-<<<<<<< HEAD
     ("search_documents", "a search by the model itself (a request's `chimere.documents` shows it passages today)"),
-    ("search_web", "a search of the web"),
-    ("fetch_page", "a reader of web pages"),
-=======
-    ("search_documents", "an index of documents"),
     ("search_web", "the user's word before a model searches the web"),
     ("fetch_page", "the user's word before a model reads a page"),
->>>>>>> eac76d59
     ("remember", "a memory of facts"),
     ("recall", "a memory of facts"),
 ];

@@ -18,7 +18,7 @@ enum Beside {
     Apart,
     /// A name may match this one as well.
     Overlaps(String),
-    /// There are too many to compare, or the time was up.
+    /// There are too many to compare, one comparison is too large, or the time was up.
     Unknown,
 }
 
@@ -80,7 +80,7 @@ impl Preparer<'_> {
                         self.leave(&below(node.at, "patternProperties"), &pattern, reason)?;
                     }
                     Beside::Unknown if !self.strict => {
-                        let reason = "there are too many patterns to see whether a name may match another as well";
+                        let reason = "the patterns are too large to see whether a name may match another as well";
                         self.leave(&below(node.at, "patternProperties"), &pattern, reason)?;
                     }
                     // The compiler looks at them, and refuses the schema where they overlap.
@@ -104,8 +104,7 @@ impl Preparer<'_> {
         Ok(left)
     }
 
-<<<<<<< HEAD
-    /// Compares a pattern with those before it. What may overlap, or is not found out, overlaps.
+    /// Compares a pattern with those before it, as far as limits allow.
     fn beside(&mut self, one: &str, before: &[(String, String, Value)]) -> Beside {
         for (name, other, _) in before {
             let until = match self.comparing {
@@ -117,19 +116,13 @@ impl Preparer<'_> {
             if self.compared > COMPARED_BYTES_MAX || until.is_some_and(|until| Instant::now() >= until) {
                 return Beside::Unknown;
             }
-            if !is_empty(&RegexAst::And(vec![search(one), search(other)])) {
-                return Beside::Overlaps(name.clone());
+            match matches_nothing(&RegexAst::And(vec![search(one), search(other)])) {
+                Some(true) => {}
+                Some(false) => return Beside::Overlaps(name.clone()),
+                None => return Beside::Unknown,
             }
         }
         Beside::Apart
-=======
-    /// Whether some text matches two patterns for certain. What is not found out, and all beyond a sum of their bytes, is
-    /// left to the compiler.
-    fn overlaps(&mut self, one: &str, other: &str) -> bool {
-        self.compared += one.len() + other.len();
-        let both = RegexAst::And(vec![search(one), search(other)]);
-        self.compared <= COMPARED_BYTES_MAX && matches_nothing(&both) == Some(false)
->>>>>>> 3f6e8565
     }
 
     /// `additionalProperties`, and `unevaluatedProperties` where it says the same. `left`: so is a pattern of names.
