@@ -40,7 +40,7 @@ use serde_json::{Map, Value};
 pub use code::Code;
 pub use formats::{Format, HERMES_JSON, Ids, QWEN_TAGS, Shape};
 pub use json::Json;
-pub use named::Named;
+pub use named::{Named, Place};
 pub use tags::Tags;
 pub use write::CallRef;
 
