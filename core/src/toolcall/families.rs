@@ -285,3 +285,30 @@ fn what_the_prompt_began_is_no_text_of_the_reply() {
         }
     }
 }
+
+/// Kimi's ids count the calls of a conversation: those of the next reply go on behind the history's.
+#[test]
+fn counted_ids_go_on_within_a_conversation() {
+    let kimi = Format::named("kimi").unwrap();
+    let arguments = serde_json::Map::new();
+    let text = kimi.write(&[("find_it", &arguments), ("g", &arguments)]);
+    let mut history = Vec::<ToolCall>::new();
+    let reply = |history: &[ToolCall]| {
+        let mut parser = ToolCallParser::new(&tools(), kimi).from_number(next_number(history.iter()));
+        let mut pieces = parser.push(Channel::Answer, &text);
+        pieces.extend(parser.finish());
+        collect(&pieces).1
+    };
+    history.extend(reply(&history));
+    history.extend(reply(&history));
+    let ids = |calls: &[ToolCall]| calls.iter().map(|call| call.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&history), ["functions.find_it:0", "functions.g:1", "functions.find_it:2", "functions.g:3"]);
+    // Where a client left the first calls out, and where it has names of its own for them.
+    assert_eq!(ids(&reply(&history[3..])), ["functions.find_it:4", "functions.g:5"]);
+    history.iter_mut().for_each(|call| call.id = "x".to_owned());
+    assert_eq!(ids(&reply(&history)), ["functions.find_it:4", "functions.g:5"]);
+    for id in ["functions.f:x", "functions.f", "other:7", "functions.f:4294967296"] {
+        history[0].id = id.to_owned();
+        assert_eq!(next_number(history[..1].iter()), 1, "{id}");
+    }
+}

@@ -72,7 +72,7 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
     };
     if let Some(choice) = run.choices.first() {
         let calls = &choice.generation.tool_calls;
-        run.replies.withheld.keep(&run.opening.principal, calls, &behind);
+        run.replies.withheld.keep(&run.opening.principal, &run.plan.messages, calls, &behind);
     }
     run.answered = true;
     let calls = run.record.calls.len();
