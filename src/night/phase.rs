@@ -261,9 +261,14 @@ pub fn phase(run: Option<Run>, event: Event) -> (Option<Run>, Action) {
         (_, Event::Nothing { words }) => end(run, Outcome::Nothing { words }),
         (_, Event::Stop { words }) => end(run, Outcome::Stopped { words }),
         (_, Event::Failed { words }) => end(run, Outcome::Failed { phase: at, words }),
-        (_, Event::Passed { .. } | Event::Trained { .. } | Event::Judged { .. } | Event::Promoted { .. }) => {
-            (Some(run), Action::Rest)
-        }
+        (
+            _,
+            Event::Passed { .. }
+            | Event::WouldChange { .. }
+            | Event::Trained { .. }
+            | Event::Judged { .. }
+            | Event::Promoted { .. },
+        ) => (Some(run), Action::Rest),
     }
 }
 
