@@ -30,8 +30,8 @@ const REST: Duration = Duration::from_secs(1);
 /// Pauses between two looks: while a file rests or something changed, where nothing tells of changes or a look failed, and
 /// where all is well.
 const SOON: Duration = REST;
-const OFTEN: Duration = Duration::from_secs(10);
-const SELDOM: Duration = Duration::from_secs(300);
+const OFTEN: Duration = Duration::from_secs(3);
+const SELDOM: Duration = Duration::from_secs(60);
 /// Files left out that are told.
 const TOLD_MAX: usize = 100;
 
