@@ -12,10 +12,18 @@ use super::{DOCUMENTS_MAX, NAME_CHARS_MAX, read};
 
 /// Folders within folders.
 const DEPTH_MAX: usize = 32;
-/// Folders that programs fill for themselves, by a file or folder that lies in each.
-const MACHINE_MADE: &[&str] = &["CACHEDIR.TAG", "pyvenv.cfg"];
-/// The same by their names.
-const MACHINE_NAMES: &[&str] = &["node_modules", "__pycache__"];
+/// Names of folders that programs make, and that nobody writes in.
+const MADE: [&str; 5] = ["node_modules", "bower_components", "site-packages", "__pycache__", "__MACOSX"];
+/// Folders that programs make where such a file lies beside them.
+const MADE_BESIDE: [(&str, &str); 5] = [
+    ("target", "Cargo.toml"),
+    ("target", "pom.xml"),
+    ("build", "CMakeLists.txt"),
+    ("vendor", "go.mod"),
+    ("vendor", "composer.json"),
+];
+/// Files by which a folder says that a program made it: a cache, and a Python environment.
+const MADE_WITH: [&str; 2] = ["CACHEDIR.TAG", "pyvenv.cfg"];
 
 /// What tells one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +80,7 @@ fn walk(folder: &Path, within: String, depth: usize, sight: &mut Sight) -> io::R
         let Ok(file) = entry.metadata() else { continue };
         if name.as_encoded_bytes().starts_with(b".") || !(file.is_dir() || file.is_file()) {
             sight.passed_over += 1;
-        } else if file.is_dir() && is_machine_made(&entry.path()) {
+        } else if file.is_dir() && is_made(folder, &entry.path(), &name.to_string_lossy()) {
             sight.passed_over += 1;
         } else if file.is_dir() {
             let below = if depth == DEPTH_MAX {
@@ -92,10 +100,10 @@ fn walk(folder: &Path, within: String, depth: usize, sight: &mut Sight) -> io::R
     Ok(())
 }
 
-/// Does a program fill this folder for itself?
-pub fn is_machine_made(folder: &Path) -> bool {
-    let named = folder.file_name().is_some_and(|name| MACHINE_NAMES.iter().any(|known| name == *known));
-    named || MACHINE_MADE.iter().any(|mark| fs::symlink_metadata(folder.join(mark)).is_ok())
+/// Did a program make this folder, to make it again when it needs it? `above` is the folder that it lies in.
+pub fn is_made(above: &Path, folder: &Path, name: &str) -> bool {
+    let beside = |(own, file): &(&str, &str)| *own == name && above.join(file).is_file();
+    MADE.contains(&name) || MADE_BESIDE.iter().any(beside) || MADE_WITH.iter().any(|file| folder.join(file).is_file())
 }
 
 fn unfit(name: &str, is_text: bool, files: usize) -> Option<String> {
