@@ -7,6 +7,7 @@ pub mod embedder;
 mod exit;
 mod face;
 mod fleet;
+mod folders;
 mod forget;
 pub mod judge;
 mod lessons;
@@ -133,6 +134,7 @@ pub struct Daemon {
     lease: pause::LeaseHolder,
     embedding: vectors::Places,
     reading: documents::Places,
+    folders: folders::Folders,
     models: Arc<model::Models>,
     clock: Clock,
     started_ms: i64,
@@ -220,6 +222,7 @@ impl Daemon {
         Arc::new_cyclic(|own| Daemon {
             own: own.clone(),
             limits: Arc::new(Live::new(http_limits(&config))),
+            folders: folders::Folders::new(&config.folders),
             models: model::Models::new(&config, board.clone(), &cast, clock.clone()),
             config: Live::new(config),
             flags,
@@ -256,6 +259,7 @@ impl Daemon {
             tokio::spawn(async move { fleet.tend().await }),
             tokio::spawn(embedder::renew(self.replies.examples.clone())),
             tokio::spawn(documents::tend(self.clone())),
+            tokio::spawn(folders::follow(self.clone())),
         ];
         let mut engine = self.board.watch();
         let end = loop {

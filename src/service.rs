@@ -26,7 +26,9 @@ use crate::turn::{
     ToolCall, TurnId, Usage,
 };
 
-pub use documents::{DocumentAnswer, DocumentCommand, DocumentsWish, NewDocument, Shelved, WebWish};
+pub use documents::{
+    DocumentAnswer, DocumentCommand, DocumentsWish, FolderState, ListedCollection, NewDocument, Shelved, WebWish,
+};
 pub use error::ServiceError;
 pub use forget::{Forgetting, Forgotten};
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};

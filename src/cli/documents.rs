@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chimere::config::Config;
 use chimere::documents::{DEFAULT_COLLECTION, EVERYBODY, FILE_BYTES_MAX, read};
+use chimere::plural::counted;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -156,7 +157,10 @@ async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<Ex
             let told = client.get("/v1/collections").await?;
             match json {
                 true => say!("{}", serde_json::to_string_pretty(&told["data"])?),
-                false => told["data"].as_array().into_iter().flatten().for_each(|c| say!("{}", collection_line(c))),
+                false => told["data"].as_array().into_iter().flatten().for_each(|collection| {
+                    say!("{}", collection_line(collection));
+                    folder_lines(&collection["folder"]).iter().for_each(|line| say!("  {line}"));
+                }),
             }
         }
     }
@@ -382,4 +386,21 @@ fn collection_line(collection: &Value) -> String {
     };
     let name = collection["name"].as_str().map_or_else(|| DEFAULT_COLLECTION.to_owned(), printable);
     format!("{}  {name}  {whose}{readers}{counts}", text(&collection["id"]))
+}
+
+/// The folder whose files a collection has, and which of them are no documents.
+fn folder_lines(folder: &Value) -> Vec<String> {
+    let Some(path) = folder["path"].as_str() else { return Vec::new() };
+    let of = |name: &str| folder[name].as_u64().unwrap_or_default() as usize;
+    let mut line = format!("files of {}: {}", printable(path), counted(of("files"), "file", "files"));
+    for (name, said) in [("waiting", "to be read"), ("left_out_count", "left out"), ("others", "of other kinds")] {
+        if of(name) > 0 {
+            line += &format!(", {} {said}", of(name));
+        }
+    }
+    let mut lines = vec![line];
+    lines.extend(folder["why"].as_str().map(|why| format!("not followed now: {}", printable(why))));
+    let out = folder["left_out"].as_object().into_iter().flatten();
+    lines.extend(out.map(|(name, why)| format!("left out: {}: {}", printable(name), text(why))));
+    lines
 }

@@ -183,7 +183,7 @@ mod tests {
     use crate::config::{Environment, Flags};
 
     /// What keys may be, one of which is valid for each and not its default.
-    const VALUES: [&str; 15] = [
+    const VALUES: [&str; 17] = [
         "61",
         "67",
         "2000000",
@@ -199,9 +199,13 @@ mod tests {
         "{ b = '/x' }",
         "'q8_0/q4_0'",
         "'bf16'",
+        "7",
+        "70000",
     ];
     /// Keys of which one alone says nothing.
-    const TOGETHER: [&str; 8] = [
+    const TOGETHER: [&str; 10] = [
+        "web.engine = 'searxng'",
+        "web.url = 'http://127.0.0.1:1'",
         "judge.form = 'text'",
         "judge.prompt = '{question} {steps}'",
         "judge.step = '{n}: {step}!'",

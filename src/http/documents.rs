@@ -23,7 +23,7 @@ use crate::documents::{
     COLLECTION_CHARS_MAX, Chunk, Collection, DEFAULT_COLLECTION, DOCUMENT_CHUNKS_MAX, DocumentId, Found, K_MAX,
     NAME_CHARS_MAX, QUERY_CHARS_MAX, READERS_MAX, Rank,
 };
-use crate::service::{DocumentAnswer, DocumentCommand, NewDocument, Scope, Shelved};
+use crate::service::{DocumentAnswer, DocumentCommand, ListedCollection, NewDocument, Scope, Shelved};
 
 /// Documents in one page of the listing, and passages of a document, unless the client asks for fewer.
 const PAGE_MAX: usize = 1_000;
@@ -93,7 +93,12 @@ pub(super) const SHARE: Table = Table::new(
     "ShareCollectionRequest",
     "A collection of the key's own, and who may read it beside the key.",
     &[&[
-        Param::new("name", COLLECTION, "It is made where there is none.").required(),
+        Param::new(
+            "name",
+            COLLECTION,
+            "It is made where there is none. With the scope `admin` also the id of anybody's.",
+        )
+        .required(),
         Param::new(
             "readers",
             Shape::List { of: &NAME, min: 0, max: READERS_MAX },
@@ -361,10 +366,14 @@ pub(crate) async fn collections(call: Call) -> Result<Response, ApiError> {
     let DocumentAnswer::Collections(all) = ask(&call, DocumentCommand::Collections).await? else {
         return Err(strange());
     };
-    let one = |(collection, documents, passages): &(std::sync::Arc<Collection>, usize, usize)| {
-        let mut object = shown(&call, collection);
-        object["documents"] = json!(documents);
-        object["passages"] = json!(passages);
+    let one = |listed: &ListedCollection| {
+        let mut object = shown(&call, &listed.collection);
+        object["documents"] = json!(listed.documents);
+        object["passages"] = json!(listed.passages);
+        // Where the files lie is told to whom they belong.
+        if let Some(folder) = listed.folder.as_ref().filter(|_| object["principal"].is_string()) {
+            object["folder"] = json!(folder);
+        }
         object
     };
     let data: Vec<Value> = all.iter().map(one).collect();

@@ -28,6 +28,7 @@ mod embedder;
 mod engram;
 mod fair;
 mod families;
+mod folders;
 mod form;
 mod frames;
 mod full_disk;
