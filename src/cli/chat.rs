@@ -164,6 +164,9 @@ fn one_answer(runtime: &Runtime, client: &Client, session: &mut Session, questio
     for source in answer.sources().unwrap_or_default() {
         note!("{source}");
     }
+    if let Some(lost) = answer.lost() {
+        note!("chimere: {lost}");
+    }
     if answer.is_cut() {
         note!("chimere: {}: --max-tokens N allows more", answer.cut());
     }
@@ -278,6 +281,9 @@ impl Prompt {
             Ok(true) => {
                 self.session.push_answer(&answer.text);
                 self.rated = answer.id.clone();
+                if let Some(lost) = answer.lost() {
+                    say!("[{lost}]");
+                }
                 if let Some(lessons) = answer.lessons() {
                     say!("[shown {lessons}: `chimere lessons show ID`]");
                 }

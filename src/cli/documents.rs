@@ -12,7 +12,7 @@ use chimere::documents::{DEFAULT_COLLECTION, EVERYBODY, FILE_BYTES_MAX, read};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::client::{Client, Target, printable};
+use super::client::{Client, Target, note_damage, printable};
 use super::exit::{EX_DATAERR, EX_NOINPUT, coded, note, say};
 use super::serve::Place;
 
@@ -23,6 +23,14 @@ const FILES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 32;
 /// Characters of a passage that a search shows.
 const SHOWN_CHARS: usize = 200;
+
+const NONE: &str = "There are no documents. `chimere documents add PATH` adds one.";
+
+fn none_in(collection: &str) -> String {
+    format!(
+        "There are no documents in `{collection}`. `chimere documents status` shows the collections that there are."
+    )
+}
 
 /// Files to read from: add, list, show, remove, search, share, status
 #[derive(clap::Args)]
@@ -102,7 +110,7 @@ async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<Ex
         Cmd::List { collection } => {
             let documents = all(client, collection.as_deref()).await?;
             if documents.is_empty() {
-                note!("There are no documents. `chimere documents add PATH` adds one.");
+                note!("{}", collection.map_or_else(|| NONE.to_owned(), |name| none_in(&name)));
             }
             match json {
                 true => say!("{}", serde_json::to_string_pretty(&documents)?),
@@ -132,6 +140,7 @@ async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<Ex
                 say!("{}", serde_json::to_string_pretty(&found)?);
                 return Ok(ExitCode::SUCCESS);
             }
+            note_damage(&found);
             if let Some(why) = found["no_vectors"].as_str() {
                 note!("Found by words alone: {}", printable(why));
             }
@@ -154,6 +163,10 @@ async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<Ex
         }
         Cmd::Status => {
             let told = client.get("/v1/collections").await?;
+            note_damage(&told);
+            if told["data"].as_array().is_none_or(Vec::is_empty) {
+                note!("{NONE}");
+            }
             match json {
                 true => say!("{}", serde_json::to_string_pretty(&told["data"])?),
                 false => told["data"].as_array().into_iter().flatten().for_each(|c| say!("{}", collection_line(c))),
@@ -295,6 +308,7 @@ async fn all(client: &Client, collection: Option<&str>) -> anyhow::Result<Vec<Va
         let Value::Array(data) = page["data"].take() else { anyhow::bail!("the daemon told no list") };
         documents.extend(data);
         if page["has_more"] != true {
+            note_damage(&page);
             return Ok(documents);
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chimere::config::Config;
-use chimere::config::check::{Served, Unsaid};
+use chimere::config::check::{Served, Told, Unsaid};
 
 use super::client::{Client, Where, printable};
 use super::exit::{EX_NOPERM, EX_UNAVAILABLE, code_of};
@@ -43,4 +43,14 @@ pub fn served(target: &Where, config: &Config) -> Option<Result<Served, Unsaid>>
         }
         Err(_) => unsaid(format!("the daemon at {by} did not answer within {} s", NEAR_TIMEOUT.as_secs())),
     }
+}
+
+/// What a daemon says of itself: the one that `target` or the configuration names, where it answers and tells it.
+pub fn told(target: &Where, config: &Config) -> Option<Told> {
+    let client = Client::new(target, config.http.listen).ok()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let ask = async { tokio::time::timeout(NEAR_TIMEOUT, client.get("/v1/status")).await };
+    let status = runtime.block_on(ask).ok()?.ok()?;
+    // Another program may answer there.
+    status["actors"].is_object().then(|| Told::new(printable(client.address()), status))
 }

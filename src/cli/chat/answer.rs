@@ -187,6 +187,20 @@ impl Answer {
         format!("{what}{at}")
     }
 
+    /// What is to be told of an answer that the daemon does not remember.
+    pub fn lost(&self) -> Option<&'static str> {
+        match &self.own["kept"] {
+            Value::Bool(false) => Some(
+                "this answer is not remembered: the daemon could not write it to its turn log. `chimere doctor` says why",
+            ),
+            Value::String(_) => Some(
+                "whether this answer is remembered is not known: the turn log did not answer in time. `chimere doctor` \
+                 says more",
+            ),
+            _ => None,
+        }
+    }
+
     /// The lessons that it was shown.
     pub fn lessons(&self) -> Option<String> {
         let ids: Vec<_> = self.own["lessons"].as_array()?.iter().filter_map(Value::as_str).map(printable).collect();

@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn what_is_served_elsewhere_or_not_told_is_not_looked_at_here() {
         let flags = Flags { model: Some(nano()), ..Flags::default() };
-        let found = |served, named| found(&flags, &Looked { program: None, served: Some(served), named });
+        let found = |served, named| found(&flags, &Looked { served: Some(served), named, ..Looked::default() });
         // The file of that name lies here too, and is none of that daemon's.
         let far = Served { file: nano(), by: "http://192.0.2.1:1".into(), here: false };
         let [served, model, start, learning, tables] = found(Ok(far), true);
@@ -218,12 +218,12 @@ mod tests {
         let unknown = "is not known";
         for (program, here, good) in [(&large, true, true), (&large, false, false), (&broken, true, false)] {
             let unsaid = Unsaid { why: "it has keys".into(), here };
-            let looked = Looked { program: program.clone(), served: Some(Err(unsaid)), named: false };
+            let looked = Looked { program: program.clone(), served: Some(Err(unsaid)), ..Looked::default() };
             let (said, message) = found(&flags, &looked)[2].clone().unwrap();
             assert_eq!((said, message.contains(unknown)), (good, good), "{message}");
             assert!(message.contains("takes 30.0 GB, and 2.0 GB are free"), "{message}");
         }
-        let none = found(&flags, &Looked { program: large, served: None, named: false });
+        let none = found(&flags, &Looked { program: large, ..Looked::default() });
         assert!(none[1].as_ref().is_some_and(|(good, _)| !good), "no daemon holds anything: {none:?}");
     }
 }
