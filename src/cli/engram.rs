@@ -22,7 +22,7 @@ use chimere::engram::{Change, Draft, Source, Table};
 use chimere::gguf::Gguf;
 use chimere::night::manifest::{KEY_FILE, Seal};
 use chimere::plural::counted;
-use chimere::store::files::{create_private_dir, places, write_durable};
+use chimere::store::files::{create_private_dir, no_model, write_durable};
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
@@ -179,10 +179,8 @@ fn model_in_use(config: &Config, target: &Where) -> anyhow::Result<PathBuf> {
             let message = format!("which model the daemon serves is not known: {why}; or name its file with --model");
             Err(coded(EX_UNAVAILABLE, message))
         }
-        None => served_file(config).map_err(|found| {
-            let message = format!("no model file: looked for {}; name one with --model", places(&found));
-            coded(EX_NOINPUT, message)
-        }),
+        None => served_file(config)
+            .map_err(|found| coded(EX_NOINPUT, format!("{}: name one with --model", no_model(&found)))),
     }
 }
 
@@ -400,7 +398,7 @@ fn words_of(table: &Table, model: &Path, config: &Config) -> anyhow::Result<Arc<
 
 /// The same of the configured model; without it tokens are shown as numbers, and that is said.
 fn configured_words(table: &Table, config: &Config) -> Option<Arc<dyn Vocab>> {
-    let file = served_file(config).map_err(|found| anyhow::anyhow!("no model file: looked for {}", places(&found)));
+    let file = served_file(config).map_err(|found| anyhow::anyhow!("{}", no_model(&found)));
     let vocab = file.and_then(|file| words_of(table, &file, config));
     vocab.map_err(|error| note!("tokens are shown as numbers: {}", printable(&format!("{error:#}")))).ok()
 }

@@ -18,7 +18,7 @@ pub fn served(target: &Where, config: &Config) -> Option<Result<Served, Unsaid>>
     let client = match Client::new(target, config.http.listen) {
         Ok(client) => client,
         // Which daemon was meant is not known.
-        Err(error) => return Some(Err(Unsaid { why: format!("{error:#}"), here: true })),
+        Err(error) => return Some(Err(Unsaid { why: format!("{error:#}"), here: true, guarded: false })),
     };
     let (by, here) = (printable(client.address()), client.is_here());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -27,19 +27,22 @@ pub fn served(target: &Where, config: &Config) -> Option<Result<Served, Unsaid>>
         // Nobody, or another program: that is for those to say who look at the port.
         ask("/health").ok()?.ok().filter(|health| health["status"] == "ok")?;
     }
-    let unsaid = |why| Some(Err(Unsaid { why, here }));
+    let unsaid = |why| Some(Err(Unsaid { why, here, guarded: false }));
     match ask("/v1/admin/model") {
         Ok(Ok(shown)) => match shown["file"].as_str() {
             Some(file) => Some(Ok(Served { file: PathBuf::from(file), here, by })),
             None => unsaid(format!("the daemon at {by} does not serve a model yet: wait while it loads")),
         },
-        Ok(Err(error)) if code_of(&error) == EX_NOPERM && target.shown().is_none() => unsaid(format!(
-            "the daemon at {by} has keys and was shown none: give one of scope `admin` by CHIMERE_KEY or --key"
-        )),
+        Ok(Err(error)) if code_of(&error) == EX_NOPERM && target.shown().is_none() => {
+            let next = "give one of scope `admin` by CHIMERE_KEY or --key";
+            let why = format!("the daemon at {by} has keys and was shown none: {next}");
+            Some(Err(Unsaid { why, here, guarded: true }))
+        }
         // None is there that could hold anything.
         Ok(Err(error)) => {
             let here = here && code_of(&error) != EX_UNAVAILABLE;
-            Some(Err(Unsaid { why: printable(&format!("{error:#}")), here }))
+            let guarded = code_of(&error) == EX_NOPERM;
+            Some(Err(Unsaid { why: printable(&format!("{error:#}")), here, guarded }))
         }
         Err(_) => unsaid(format!("the daemon at {by} did not answer within {} s", NEAR_TIMEOUT.as_secs())),
     }

@@ -12,7 +12,7 @@ use crate::keys::{KeyError, KeyRing};
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
 use crate::plural;
-use crate::store::files::places;
+use crate::store::files::{StateLock, places};
 use crate::web::Web;
 
 mod kept;
@@ -46,6 +46,8 @@ pub struct Unsaid {
     pub why: String,
     /// It may be of this machine, and hold a part of its memory.
     pub here: bool,
+    /// It asks for a key, or for another one.
+    pub guarded: bool,
 }
 
 /// What a running daemon says of itself.
@@ -106,7 +108,7 @@ impl Config {
             finding("judge", crate::daemon::judge::describe(&config)),
             finding("embedder", crate::daemon::embedder::describe(&config)),
             finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
-            finding("keys", self::keys(keys, looked)),
+            finding("keys", self::keys(&config.state_dir, keys, looked)),
         ]);
         findings.extend(kept::look(&config, looked.told.as_ref()));
         findings
@@ -114,12 +116,25 @@ impl Config {
 }
 
 /// The keys of the file. A running daemon may have others in use: those of before the file was damaged or went.
-fn keys(ring: Result<KeyRing, KeyError>, looked: &Looked) -> Result<String, String> {
+fn keys(state_dir: &Path, ring: Result<KeyRing, KeyError>, looked: &Looked) -> Result<String, String> {
+    let guarded = matches!(&looked.served, Some(Err(unsaid)) if unsaid.guarded && unsaid.here);
+    if guarded && ring.as_ref().is_ok_and(KeyRing::is_empty) && lives_in(state_dir) {
+        return Err(format!(
+            "{} has none, and the running daemon asks for one: those that it read before stay in use until a restart. Put a \
+             copy of the file back, or restart the daemon to do without keys (http.loopback_owner says who is its owner then)",
+            KeyRing::path(state_dir).display()
+        ));
+    }
     let said = ring.map(|ring| counted(&ring)).map_err(|error| error.to_string());
     match looked.told.as_ref().and_then(kept::keys_of) {
         None => said,
         Some(why) => Err(format!("{}; {why}", said.unwrap_or_else(|error| error))),
     }
+}
+
+/// A daemon that is seen from here holds the folder.
+fn lives_in(state_dir: &Path) -> bool {
+    StateLock::holder(state_dir).is_ok_and(|holder| holder.is_some_and(|holder| holder.alive))
 }
 
 fn counted(ring: &KeyRing) -> String {

@@ -89,6 +89,17 @@ pub fn places(paths: &[PathBuf]) -> String {
     if more > 0 { format!("{shown} and {more} other places") } else { shown }
 }
 
+/// That there is no model file, where it was looked for. Of one that somebody named: what is wrong with it.
+pub fn no_model(paths: &[PathBuf]) -> String {
+    match paths {
+        [named] => match why_not(named) {
+            Some(why) => format!("the model file {} {why}", named.display()),
+            None => format!("there is no file {}", named.display()),
+        },
+        several => format!("there is no model file: looked for {}", places(several)),
+    }
+}
+
 fn why_not_under(path: &Path, mounts: &str) -> Option<String> {
     let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let why = match fs::metadata(path) {
