@@ -1,4 +1,4 @@
-//! `chimere chat`: one question from the command line or standard input, or a conversation at a prompt.
+//! `chimere chat`: one question from the command line or standard input, or a conversation at a terminal.
 
 mod answer;
 mod command;
@@ -32,7 +32,7 @@ const HISTORY_LINES: usize = 1000;
 /// Most text that is read from standard input, bytes.
 const INPUT_BYTES_MAX: u64 = 8 << 20;
 
-/// Talk to the daemon: a prompt, or one answer to MESSAGE or to standard input
+/// Talk to the daemon: a conversation at a terminal, or one answer to MESSAGE or to standard input
 #[derive(clap::Args)]
 pub struct Args {
     /// Question to answer once; without it a conversation begins
@@ -313,6 +313,18 @@ impl Prompt {
         self.last = Some(answer);
     }
 
+    fn stats(&mut self) {
+        let Some(answer) = &mut self.last else { return say!("there was no answer yet") };
+        // The figures come with the last event, which a stopped answer has not. Its turn has them.
+        if answer.usage.is_null()
+            && let Some(id) = &answer.id
+            && let Ok(page) = self.runtime.block_on(self.client.get(&format!("/v1/memory/turns?turn={id}")))
+        {
+            answer.take_turn(&page["data"][0]);
+        }
+        say!("{}", answer.stats());
+    }
+
     fn obey(&mut self, command: Command) {
         if let Err(error) = self.try_obey(command) {
             note!("chimere: {error:#}");
@@ -381,10 +393,7 @@ impl Prompt {
                 self.rate("correction", &text)?;
                 self.session.correct(&text);
             }
-            Command::Stats => match &self.last {
-                Some(answer) => say!("{}", answer.stats()),
-                None => say!("there was no answer yet"),
-            },
+            Command::Stats => self.stats(),
             Command::Quit => {}
         }
         std::io::stdout().flush()?;

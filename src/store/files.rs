@@ -56,7 +56,15 @@ pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Option<String>> {
     if text.len() as u64 > bytes_max {
         return Err(io::Error::other(format!("larger than {bytes_max} bytes")));
     }
-    Ok(Some(text))
+    Ok(Some(if text.starts_with(MARK) { without_mark(&text).to_owned() } else { text }))
+}
+
+/// The mark of the byte order, which some editors and programs put before a text.
+const MARK: char = '\u{feff}';
+
+/// A text without that mark.
+pub fn without_mark(text: &str) -> &str {
+    text.strip_prefix(MARK).unwrap_or(text)
 }
 
 /// Folders that `ProtectHome=` of a systemd unit hides.
@@ -261,6 +269,8 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left aside");
         assert_eq!(read_bounded(&dir.path().join("none"), 3).unwrap(), None);
+        fs::write(&path, "\u{feff}one").unwrap();
+        assert_eq!(read_bounded(&path, 9).unwrap().unwrap(), "one");
     }
 
     #[test]
