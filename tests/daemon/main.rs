@@ -48,6 +48,7 @@ mod lessons;
 #[path = "../llama/models.rs"]
 mod library;
 mod listers;
+mod messages;
 mod model;
 mod models;
 mod night;
@@ -76,6 +77,7 @@ mod scorer;
 mod sessions;
 mod simulate;
 mod soak;
+mod state_folder;
 mod storm;
 mod stranger;
 mod swaps;

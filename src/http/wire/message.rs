@@ -16,6 +16,8 @@ use crate::turn::{Message, Role, ToolCall};
 use crate::whole;
 
 /// Under this name the text of arguments is kept that are no JSON object.
+/// Characters of an unknown type that a refusal repeats.
+const KIND_CHARS_SHOWN: usize = 80;
 const CUT_OFF: &str = "arguments";
 
 /// Calls of one message: twice what a reply may have.
@@ -219,8 +221,9 @@ fn text(content: Value, at: &str) -> Result<String, ApiError> {
                 .code("unsupported_content"));
             }
             kind => {
-                let sent =
-                    kind.map_or_else(|| table::found(part), |kind| format!("the type {}", table::found(&json!(kind))));
+                let of_type =
+                    |kind: &str| format!("of the type {:?}", kind.chars().take(KIND_CHARS_SHOWN).collect::<String>());
+                let sent = kind.map_or_else(|| table::found(part), of_type);
                 let message = format!("a part of the content must be of the type `text`, not {sent}");
                 return Err(ApiError::param(path, message));
             }
