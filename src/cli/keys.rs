@@ -118,7 +118,7 @@ fn consent_words(entry: &Entry, before: Option<bool>) -> Option<String> {
     if !entry.scopes.iter().any(|scope| matches!(scope, Scope::Chat | Scope::Admin)) {
         return None;
     }
-    Some(match (consent, before) {
+    Some(match (*consent, before) {
         (true, _) => format!(
             "Nights may learn from what `{name}` says: `chimere keys renew {name} --keep --consent no` ends that."
         ),

@@ -1,6 +1,6 @@
 //! `tools` and `tool_choice` of a request.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
@@ -124,7 +124,7 @@ fn chosen(choice: &Value) -> Result<Choice, ApiError> {
     };
     let sent = || match kind {
         Some("function") => "an object of the type `function` without the text `function.name`".to_owned(),
-        Some(kind) => format!("an object of the type {}", table::found(&json!(kind))),
+        Some(kind) => format!("an object of the type {:?}", kind.chars().take(NAME_BYTES_MAX).collect::<String>()),
         None => table::found(choice),
     };
     found.ok_or_else(|| {
