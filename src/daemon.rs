@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
+use chimere_ffi::limits;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, watch};
@@ -64,7 +65,7 @@ use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::{CANCEL_WAIT_MS, Permits, RECALLS_MAX, Replies};
 use crate::store::files::{StateLock, create_private_dir};
-use crate::store::{SledTurns, StoreError, TurnStore, salvage};
+use crate::store::{SledTurns, StoreError, TurnStore, private, salvage};
 use crate::tools::Toolbox;
 use crate::web::Web;
 
@@ -157,7 +158,10 @@ pub fn run(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonErr
 async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonError> {
     let _ = http::install_recorder()?;
     meters::describe();
+    // The log's files would be open to everybody, as the system has it.
+    limits::make_private();
     let _lock = StateLock::take(&config.state_dir, LOCK_PATIENCE)?;
+    private::close(&config.state_dir).log(&config.state_dir);
     let keys = KeyRing::load(&config.state_dir)?;
     if keys.is_empty() && !config.http.listen.ip().is_loopback() {
         return Err(DaemonError::Open(config.http.listen));

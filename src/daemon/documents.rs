@@ -75,6 +75,8 @@ pub(super) async fn command(
 ) -> Result<DocumentAnswer, ServiceError> {
     let documents = &daemon.replies.documents;
     let admin = principal.may(Scope::Admin);
+    // None would be told of those that there are.
+    documents.usable().map_err(told)?;
     match command {
         DocumentCommand::Add(new) => {
             daemon.folders.refuse(&principal.name, new.collection.as_deref(), "put the file there")?;
@@ -149,6 +151,14 @@ pub(super) async fn command(
             to_the_end(daemon, |daemon| async move { remove_collection(&daemon, id).await }).await
         }
     }
+}
+
+/// What is wrong with the documents, for whoever may know it. Whose a damaged file is nobody can say.
+pub(super) fn damage(documents: &Documents, principal: &Principal) -> Option<String> {
+    let told = documents.damage()?;
+    let others =
+        "a document of this daemon is damaged and not in use, and it may be yours: ask the owner, or add it again";
+    Some(if principal.may(Scope::Admin) { told } else { others.to_owned() })
 }
 
 fn new_collection(now_ms: i64) -> CollectionId {

@@ -139,6 +139,13 @@ pub enum DocumentAnswer {
     },
 }
 
+/// What people have told the daemon to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taught {
+    Lessons,
+    Documents,
+}
+
 impl From<DocumentError> for ServiceError {
     fn from(error: DocumentError) -> Self {
         let message = error.to_string();

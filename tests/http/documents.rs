@@ -227,6 +227,26 @@ async fn documents_are_listed_shown_searched_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lists_say_which_documents_are_damaged() {
+    let server = server().await;
+    let lists = async || {
+        let body = json!({"query": "boiler"});
+        let found = of(&server, "POST", "/v1/documents/search", CHAT_KEY, Some(&body)).await.json();
+        let mut said = vec![found["message"].clone()];
+        for path in ["/v1/documents", "/v1/collections"] {
+            said.push(of(&server, "GET", path, CHAT_KEY, None).await.json()["message"].clone());
+        }
+        said
+    };
+    assert_eq!(lists().await, [const { Value::Null }; 3]);
+    *server.fake.damage.lock().unwrap() = Some("1 document is damaged".to_owned());
+    assert_eq!(
+        lists().await,
+        [json!("1 document is damaged"), json!("1 document is damaged"), json!("1 document is damaged")]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reply_tells_its_sources_and_what_of_it_stands_on_them() {
     let server = server().await;
     let ask = async |order: &str, documents: Value| {
