@@ -5,6 +5,7 @@
 pub mod check;
 mod embed;
 mod error;
+mod folders;
 mod judge;
 mod live;
 mod models;
@@ -28,6 +29,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use embed::EmbedConfig;
 pub use error::ConfigError;
+pub use folders::WatchedFolder;
 pub use live::Live;
 pub use models::ModelsConfig;
 use raw::{Field, RawConfig};
@@ -47,6 +49,8 @@ const ENV_PREFIX: &str = "CHIMERE_";
 const ENV_OTHER: &[&str] = &["CHIMERE_CONFIG", "CHIMERE_KEY", "CHIMERE_URL"];
 /// Largest configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Milliseconds that a step takes at most where nobody says otherwise: a pause that a reader hardly sees.
+const STEP_MS_MAX: u64 = 100;
 /// Most threads of an engine.
 const THREADS_MAX: u64 = 64;
 pub const SYSTEM_FILE: &str = "/etc/chimere/config.toml";
@@ -70,6 +74,8 @@ pub struct EngineConfig {
     pub sequences: NonZeroUsize,
     /// Tokens fed in one step while a reply is being written; what suits the device where absent.
     pub step_tokens: Option<NonZeroUsize>,
+    /// Milliseconds that a step may take.
+    pub step_ms_max: u64,
     /// What keys and values are kept as: `auto`, or a type of [`chimere_ffi::KvType`]; and recurrent states.
     pub kv: String,
     pub state: String,
@@ -177,6 +183,8 @@ pub struct Config {
     pub embed: EmbedConfig,
     /// Largest file that becomes a document.
     pub file_bytes_max: usize,
+    /// Folders whose files are documents.
+    pub folders: Vec<WatchedFolder>,
     /// Absent: the web is not searched, and nothing dials out.
     pub web: Option<WebConfig>,
     pub pipelines: PipelinesConfig,
@@ -270,6 +278,7 @@ impl Config {
                 1 << 10..=documents::FILE_BYTES_MAX,
                 "documents.file_bytes_max",
             )? as usize,
+            folders: folders::folders(raw.documents.folders, &state_dir)?,
             web: web::web(raw.web)?,
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
@@ -323,6 +332,7 @@ fn engine(raw: raw::EngineSection, env: &Environment) -> Result<EngineConfig, Co
         context_tokens: context.map(nonzero),
         sequences: nonzero(number(raw.sequences, 8, 1..=256, "engine.sequences")?),
         step_tokens: step.map(nonzero),
+        step_ms_max: number(raw.step_ms_max, STEP_MS_MAX, 1..=60_000, "engine.step_ms_max")?,
         kv: one_of(raw.kv, "auto", &["auto", "f16", "f32", "q8_0/q4_0"], "engine.kv")?,
         state: one_of(raw.state, "f32", &["f32", "bf16"], "engine.state")?,
         snapshot_bytes_max: number(raw.snapshot_bytes_max, 1 << 30, 0..=1 << 44, "engine.snapshot_bytes_max")?,
