@@ -23,7 +23,7 @@ install -m 644 "$root"/nano/golden/*.gz "$root/nano/golden/MANIFEST.json" "$shar
 cp -r "$root/pipelines" "$share/pipelines"
 # Kernels compiled for every card, where `make kernels` has made them: with them a card needs no compiler.
 if [ -d "$root/target/release/kernels" ]; then cp -r "$root/target/release/kernels" "$share/kernels"; fi
-install -m 644 "$root"/systemd/chimere.service "$root"/systemd/chimere-web.conf "$root"/systemd/chimere.sysusers "$root"/systemd/config.toml "$share/systemd/"
+install -m 644 "$root"/systemd/chimere.service "$root"/systemd/chimere-web.conf "$root"/systemd/chimere-folders.conf "$root"/systemd/chimere.sysusers "$root"/systemd/config.toml "$share/systemd/"
 install -m 755 "$root/deploy/install.sh" "$top/install.sh"
 install -m 644 "$root/deploy/INSTALL.md" "$top/INSTALL.md"
 install -m 644 "$root/LICENSE" "$root/deploy/grafana.json" "$doc/"

@@ -40,7 +40,17 @@ users=$destdir/etc/sysusers.d/chimere.conf
 config=$destdir/etc/chimere/config.toml
 # On a system that runs under systemd, and only for an installation into it.
 live() { [ -z "$destdir" ] && [ -d /run/systemd/system ]; }
-writable() { mkdir -p "$1" 2>/dev/null && [ -w "$1" ] || { echo "install: $1 cannot be written: run this as root, or choose another --prefix" >&2; exit 73; }; }
+# The nearest folder above a path that is there.
+above() {
+  local path=$1
+  until [ -e "$path" ]; do path=$(dirname "$path"); done
+  echo "$path"
+}
+writable() {
+  local there
+  there=$(above "$1")
+  [ -d "$there" ] && [ -w "$there" ] || { echo "install: $1 cannot be written, for $there cannot: run this as root, or choose another --prefix or --destdir" >&2; exit 73; }
+}
 
 if [ -n "$uninstall" ]; then
   if live; then systemctl disable --now chimere.service 2>/dev/null || true; fi
@@ -51,11 +61,31 @@ if [ -n "$uninstall" ]; then
   exit 0
 fi
 
+# Everything that is needed is looked at before the first file is written.
+missing=()
+for part in bin/chimere share/chimere/nano share/chimere/pipelines share/chimere/systemd/chimere.service \
+  share/chimere/systemd/chimere.sysusers share/chimere/systemd/config.toml share/doc/chimere; do
+  [ -e "$here/$part" ] || missing+=("$part")
+done
+if ((${#missing[@]})); then
+  echo "install: $here is no unpacked archive, for it lacks: ${missing[*]}" >&2
+  if [ -f "$here/../Cargo.toml" ]; then
+    echo "install: this is the source. \`make archive\` there packs an archive into target/archive: unpack it, and run the install.sh in it. \`make run\` tries the daemon without installing it." >&2
+  else
+    echo "install: unpack the archive again, whole, and run the install.sh in it" >&2
+  fi
+  exit 66
+fi
+version=$("$here/bin/chimere" --version | cut -d' ' -f2) || { echo "install: $here/bin/chimere does not run on this machine: take the archive for $(uname -m)" >&2; exit 66; }
 releases=$destdir$prefix/lib/chimere
-for folder in "$destdir$prefix/bin" "$destdir$prefix/share/doc" "$releases" "$(dirname "$unit")" "$(dirname "$users")" "$(dirname "$config")"; do writable "$folder"; done
+folders=("$destdir$prefix/bin" "$destdir$prefix/share/doc" "$releases" "$(dirname "$unit")" "$(dirname "$users")" "$(dirname "$config")")
+for folder in "${folders[@]}"; do writable "$folder"; done
+needed_kib=$(du -sk "$here/bin" "$here/share" | awk '{ sum += $1 } END { print sum }')
+free_kib=$(df -Pk "$(above "$releases")" | awk 'NR == 2 { print $4 }')
+((free_kib > needed_kib)) || { echo "install: $releases needs $((needed_kib / 1024)) MiB, and $((free_kib / 1024)) MiB are free: make room, or choose another --prefix" >&2; exit 74; }
+mkdir -p "${folders[@]}"
 
 # The new release is whole before anything points at it, so that a start at any moment finds one or the other.
-version=$("$here/bin/chimere" --version | cut -d' ' -f2)
 release=$(mktemp -d "$releases/$version-XXXXXX")
 trap 'rm -rf "$release"' EXIT
 mkdir -p "$release/bin" "$release/share/doc"

@@ -5,6 +5,7 @@
 pub mod check;
 mod embed;
 mod error;
+mod folders;
 mod judge;
 mod live;
 mod models;
@@ -28,6 +29,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use embed::EmbedConfig;
 pub use error::ConfigError;
+pub use folders::WatchedFolder;
 pub use live::Live;
 pub use models::ModelsConfig;
 use raw::{Field, RawConfig};
@@ -181,6 +183,8 @@ pub struct Config {
     pub embed: EmbedConfig,
     /// Largest file that becomes a document.
     pub file_bytes_max: usize,
+    /// Folders whose files are documents.
+    pub folders: Vec<WatchedFolder>,
     /// Absent: the web is not searched, and nothing dials out.
     pub web: Option<WebConfig>,
     pub pipelines: PipelinesConfig,
@@ -274,6 +278,7 @@ impl Config {
                 1 << 10..=documents::FILE_BYTES_MAX,
                 "documents.file_bytes_max",
             )? as usize,
+            folders: folders::folders(raw.documents.folders, &state_dir)?,
             web: web::web(raw.web)?,
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),

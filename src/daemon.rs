@@ -7,6 +7,7 @@ pub mod embedder;
 mod exit;
 mod face;
 mod fleet;
+mod folders;
 mod forget;
 pub mod judge;
 mod lessons;
@@ -28,6 +29,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
+use chimere_ffi::limits;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, watch};
@@ -63,7 +65,7 @@ use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::{CANCEL_WAIT_MS, Permits, RECALLS_MAX, Replies};
 use crate::store::files::{StateLock, create_private_dir};
-use crate::store::{SledTurns, StoreError, TurnStore, salvage};
+use crate::store::{SledTurns, StoreError, TurnStore, private, salvage};
 use crate::tools::Toolbox;
 use crate::web::Web;
 
@@ -133,6 +135,7 @@ pub struct Daemon {
     lease: pause::LeaseHolder,
     embedding: vectors::Places,
     reading: documents::Places,
+    folders: folders::Folders,
     models: Arc<model::Models>,
     clock: Clock,
     started_ms: i64,
@@ -155,7 +158,10 @@ pub fn run(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonErr
 async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonError> {
     let _ = http::install_recorder()?;
     meters::describe();
+    // The log's files would be open to everybody, as the system has it.
+    limits::make_private();
     let _lock = StateLock::take(&config.state_dir, LOCK_PATIENCE)?;
+    private::close(&config.state_dir).log(&config.state_dir);
     let keys = KeyRing::load(&config.state_dir)?;
     if keys.is_empty() && !config.http.listen.ip().is_loopback() {
         return Err(DaemonError::Open(config.http.listen));
@@ -220,6 +226,7 @@ impl Daemon {
         Arc::new_cyclic(|own| Daemon {
             own: own.clone(),
             limits: Arc::new(Live::new(http_limits(&config))),
+            folders: folders::Folders::new(&config.folders),
             models: model::Models::new(&config, board.clone(), &cast, clock.clone()),
             config: Live::new(config),
             flags,
@@ -256,6 +263,7 @@ impl Daemon {
             tokio::spawn(async move { fleet.tend().await }),
             tokio::spawn(embedder::renew(self.replies.examples.clone())),
             tokio::spawn(documents::tend(self.clone())),
+            tokio::spawn(folders::follow(self.clone())),
         ];
         let mut engine = self.board.watch();
         let end = loop {

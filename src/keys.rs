@@ -28,13 +28,17 @@ const PREFIX: &str = "chimere-";
 /// Longest wait for another process that changes the keys.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What helps where the file cannot be read.
+const ANEW: &str = "Put a copy of the file back; without one, move it away and make the keys anew under their names with \
+                    `chimere keys add NAME`: turns and lessons are kept under the name";
+
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     #[error("cannot read or write {}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    #[error("{}: {message}", path.display())]
+    #[error("{}: {message}\n{ANEW}", path.display())]
     Parse { path: PathBuf, message: String },
-    #[error("{} has format {found}, but this version reads format {FORMAT}", path.display())]
+    #[error("{} has format {found}, but this version reads format {FORMAT}: start the version that wrote it. {ANEW}", path.display())]
     Format { path: PathBuf, found: u32 },
     #[error("a key called `{0}` exists: `chimere keys renew {0}` makes it anew, or take another name")]
     Exists(String),

@@ -26,7 +26,10 @@ use crate::turn::{
     ToolCall, TurnId, Usage,
 };
 
-pub use documents::{DocumentAnswer, DocumentCommand, DocumentsWish, NewDocument, Shelved, WebWish};
+pub use documents::{
+    DocumentAnswer, DocumentCommand, DocumentsWish, FolderState, ListedCollection, NewDocument, Shelved, Taught,
+    WebWish,
+};
 pub use error::ServiceError;
 pub use forget::{Forgetting, Forgotten};
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};
@@ -431,6 +434,8 @@ pub trait Service: Send + Sync + 'static {
         principal: Principal,
         command: DocumentCommand,
     ) -> BoxFuture<'_, Result<DocumentAnswer, ServiceError>>;
+    /// What is wrong with the files of one of them, as this principal may know it.
+    fn damage(&self, of: Taught, principal: &Principal) -> Option<String>;
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>>;
     /// Forgets by filter; returns what was removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Forgotten, ServiceError>>;

@@ -53,6 +53,12 @@ pub fn become_user(user: u32, group: u32) -> io::Result<()> {
     if given { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Files and folders that this process and its children make from now on are for their user alone.
+pub fn make_private() {
+    // SAFETY: umask takes a number, touches no memory of ours and cannot fail.
+    unsafe { libc::umask(0o077) };
+}
+
 /// Time that all threads of this process have computed.
 pub fn cpu_time() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)

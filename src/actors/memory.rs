@@ -183,7 +183,7 @@ impl Memory {
     fn opened(&mut self, opened: Result<Arc<dyn TurnStore>, StoreError>, context: &mut Context<Self>) {
         match opened {
             Ok(log) => self.log = Ok(Arc::new(Held(Some(log)))),
-            Err(error) => self.stop_writing(error.to_string(), context),
+            Err(error) => self.stop_writing(without_the_log(&error), context),
         }
     }
 
@@ -246,7 +246,7 @@ impl Memory {
             if let Err(error @ (StoreError::Disk(_) | StoreError::Broken(_))) = &result
                 && memory.log.is_ok()
             {
-                memory.stop_writing(error.to_string(), context);
+                memory.stop_writing(without_the_log(error), context);
             }
             if result.is_ok() {
                 memory.failures = 0;
@@ -263,6 +263,15 @@ impl Memory {
     ) -> ResponseFuture<Result<T, MemoryError>> {
         let (log, me) = (self.log.clone(), context.address());
         Box::pin(async move { tell(&me, blocking(log.map_err(MemoryError::Stopped)?, work).await).map(|read| read.1) })
+    }
+}
+
+/// Why the log stopped, where whoever says it has named the log.
+fn without_the_log(error: &StoreError) -> String {
+    match error {
+        StoreError::Disk(why) => why.clone(),
+        StoreError::Broken(why) => format!("it is damaged: {why}"),
+        other => other.to_string(),
     }
 }
 
@@ -326,7 +335,7 @@ impl Handler<FoundBroken> for Memory {
 
     fn handle(&mut self, FoundBroken(why): FoundBroken, context: &mut Self::Context) {
         if self.log.is_ok() {
-            self.stop_writing(why, context);
+            self.stop_writing(without_the_log(&StoreError::Broken(why)), context);
         }
     }
 }

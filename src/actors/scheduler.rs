@@ -104,7 +104,12 @@ impl Scheduler {
         let generations = Generations::open(&desk.state_dir).map(Arc::new).map_err(|error| error.to_string());
         let (record, fault) = match Record::load(&desk.state_dir) {
             Ok(record) => (record, None),
-            Err(error) => (Record::default(), Some(format!("{error}: move the file away to begin anew"))),
+            Err(error) => {
+                let path = Record::path(&desk.state_dir);
+                let fault =
+                    format!("{}: {error}: put a copy of it back, or move it away to begin anew", path.display());
+                (Record::default(), Some(fault))
+            }
         };
         let schedule = desk.schedule().map(Arc::new).map_err(|error| error.to_string());
         for why in [generations.as_ref().err(), fault.as_ref(), schedule.as_ref().err()].into_iter().flatten() {
@@ -131,7 +136,7 @@ impl Scheduler {
     }
 
     fn notice(&mut self, words: String) {
-        tracing::warn!(words, "night");
+        tracing::warn!("night: {words}");
         self.record.notices.push(words);
     }
 

@@ -1,4 +1,4 @@
-//! `chimere chat`: one question from the command line or standard input, or a conversation at a prompt.
+//! `chimere chat`: one question from the command line or standard input, or a conversation at a terminal.
 
 mod answer;
 mod command;
@@ -32,7 +32,7 @@ const HISTORY_LINES: usize = 1000;
 /// Most text that is read from standard input, bytes.
 const INPUT_BYTES_MAX: u64 = 8 << 20;
 
-/// Talk to the daemon: a prompt, or one answer to MESSAGE or to standard input
+/// Talk to the daemon: a conversation at a terminal, or one answer to MESSAGE or to standard input
 #[derive(clap::Args)]
 pub struct Args {
     /// Question to answer once; without it a conversation begins
@@ -164,6 +164,9 @@ fn one_answer(runtime: &Runtime, client: &Client, session: &mut Session, questio
     for source in answer.sources().unwrap_or_default() {
         note!("{source}");
     }
+    if let Some(lost) = answer.lost() {
+        note!("chimere: {lost}");
+    }
     if answer.is_cut() {
         note!("chimere: {}: --max-tokens N allows more", answer.cut());
     }
@@ -278,6 +281,9 @@ impl Prompt {
             Ok(true) => {
                 self.session.push_answer(&answer.text);
                 self.rated = answer.id.clone();
+                if let Some(lost) = answer.lost() {
+                    say!("[{lost}]");
+                }
                 if let Some(lessons) = answer.lessons() {
                     say!("[shown {lessons}: `chimere lessons show ID`]");
                 }
@@ -305,6 +311,18 @@ impl Prompt {
             }
         }
         self.last = Some(answer);
+    }
+
+    fn stats(&mut self) {
+        let Some(answer) = &mut self.last else { return say!("there was no answer yet") };
+        // The figures come with the last event, which a stopped answer has not. Its turn has them.
+        if answer.usage.is_null()
+            && let Some(id) = &answer.id
+            && let Ok(page) = self.runtime.block_on(self.client.get(&format!("/v1/memory/turns?turn={id}")))
+        {
+            answer.take_turn(&page["data"][0]);
+        }
+        say!("{}", answer.stats());
     }
 
     fn obey(&mut self, command: Command) {
@@ -375,10 +393,7 @@ impl Prompt {
                 self.rate("correction", &text)?;
                 self.session.correct(&text);
             }
-            Command::Stats => match &self.last {
-                Some(answer) => say!("{}", answer.stats()),
-                None => say!("there was no answer yet"),
-            },
+            Command::Stats => self.stats(),
             Command::Quit => {}
         }
         std::io::stdout().flush()?;

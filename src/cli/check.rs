@@ -11,7 +11,7 @@ use serde_json::json;
 use super::client::{Target, Where, printable};
 use super::exit::{EX_CONFIG, say};
 use super::serve::Place;
-use super::serving::served;
+use super::serving::{served, told};
 
 /// Check the configuration, the pipelines, the model's header and the keys, without starting anything, and print every
 /// setting with its origin; the flags are those of `serve`
@@ -48,10 +48,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// What is looked at beside the configuration: our program, and what a daemon serves where no file was named.
 pub fn look(flags: &Flags, target: &Where) -> anyhow::Result<Looked> {
-    let config = Config::load(flags).ok().filter(|_| flags.model.is_none());
-    let served = config.and_then(|config| served(target, &config));
+    let config = Config::load(flags).ok();
+    let told = config.as_ref().and_then(|config| told(target, config));
+    let served = config.filter(|_| flags.model.is_none()).and_then(|config| served(target, &config));
     let named = target.named().is_some() || target.shown().is_some();
-    Ok(Looked { program: Some(chimere::program::own()?), served, named })
+    Ok(Looked { program: Some(chimere::program::own()?), served, told, named })
 }
 
 pub fn all_good(findings: &[Finding]) -> bool {

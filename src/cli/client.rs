@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::exit::{EX_DATAERR, EX_IOERR, EX_NOPERM, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, coded};
+use super::exit::{EX_DATAERR, EX_IOERR, EX_NOPERM, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, coded, note};
 
 /// Longest wait for a connection: the daemon is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -198,6 +198,13 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 /// Text without control characters: what a model or a server says must not steer the terminal.
 pub fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// Says what the daemon left out of a list, for its files are damaged.
+pub fn note_damage(list: &Value) {
+    if let Some(why) = list["message"].as_str() {
+        note!("{}", printable(why));
+    }
 }
 
 /// The events of one stream.

@@ -8,21 +8,32 @@ use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chimere::config::Config;
-use chimere::documents::{DEFAULT_COLLECTION, EVERYBODY, FILE_BYTES_MAX, read};
+use chimere::documents::{DEFAULT_COLLECTION, EVERYBODY, FILE_BYTES_MAX};
+use chimere::plural::counted;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::client::{Client, Target, printable};
+use super::client::{Client, Target, note_damage, printable};
 use super::exit::{EX_DATAERR, EX_NOINPUT, coded, note, say};
 use super::serve::Place;
+use walk::Found;
+
+mod walk;
 
 /// Documents read at once.
 const PAGE: usize = 500;
-/// Files of folders that one command adds, and how deep it goes.
-const FILES_MAX: usize = 20_000;
-const DEPTH_MAX: usize = 32;
 /// Characters of a passage that a search shows.
 const SHOWN_CHARS: usize = 200;
+
+/// Ids of documents begin with this.
+const ID: &str = "document-";
+const NONE: &str = "There are no documents. `chimere documents add PATH` adds one.";
+
+fn none_in(collection: &str) -> String {
+    format!(
+        "There are no documents in `{collection}`. `chimere documents status` shows the collections that there are."
+    )
+}
 
 /// Files to read from: add, list, show, remove, search, share, status
 #[derive(clap::Args)]
@@ -44,6 +55,9 @@ enum Cmd {
         /// A collection of one's own
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
+        /// Take hidden files too, and folders that programs made, as node_modules
+        #[arg(long)]
+        all: bool,
     },
     /// Print one line a document
     List {
@@ -52,11 +66,15 @@ enum Cmd {
         collection: Option<String>,
     },
     /// Print a document's passages
-    Show { id: String },
+    Show {
+        /// Its name, or its id
+        document: String,
+    },
     /// Remove a document for good, or a whole collection
-    #[command(group = clap::ArgGroup::new("what").required(true).args(["id", "collection"]))]
+    #[command(group = clap::ArgGroup::new("what").required(true).args(["document", "collection"]))]
     Remove {
-        id: Option<String>,
+        /// Its name, or its id
+        document: Option<String>,
         /// A collection of one's own by its name, or any by its id
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
@@ -98,21 +116,25 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
     match command {
-        Cmd::Add { paths, collection } => return add(client, &paths, collection.as_deref(), json).await,
+        Cmd::Add { paths, collection, all } => {
+            let mut found = Found::default();
+            paths.iter().try_for_each(|path| found.add(path, all))?;
+            return add(client, &found, collection.as_deref(), json).await;
+        }
         Cmd::List { collection } => {
             let documents = all(client, collection.as_deref()).await?;
             if documents.is_empty() {
-                note!("There are no documents. `chimere documents add PATH` adds one.");
+                note!("{}", collection.map_or_else(|| NONE.to_owned(), |name| none_in(&name)));
             }
             match json {
                 true => say!("{}", serde_json::to_string_pretty(&documents)?),
                 false => documents.iter().for_each(|document| say!("{}", line(document))),
             }
         }
-        Cmd::Show { id } => show(client, &id, json).await?,
-        Cmd::Remove { id, collection } => {
-            let path = match (&id, &collection) {
-                (Some(id), _) => address(&["v1", "documents", id])?,
+        Cmd::Show { document } => show(client, &named(client, &document).await?, json).await?,
+        Cmd::Remove { document, collection } => {
+            let path = match (&document, &collection) {
+                (Some(document), _) => address(&["v1", "documents", &named(client, document).await?])?,
                 (None, name) => address(&["v1", "collections", name.as_deref().unwrap_or_default()])?,
             };
             let gone = client.delete(&path).await?;
@@ -132,6 +154,7 @@ async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<Ex
                 say!("{}", serde_json::to_string_pretty(&found)?);
                 return Ok(ExitCode::SUCCESS);
             }
+            note_damage(&found);
             if let Some(why) = found["no_vectors"].as_str() {
                 note!("Found by words alone: {}", printable(why));
             }
@@ -154,9 +177,16 @@ async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<Ex
         }
         Cmd::Status => {
             let told = client.get("/v1/collections").await?;
+            note_damage(&told);
+            if told["data"].as_array().is_none_or(Vec::is_empty) {
+                note!("{NONE}");
+            }
             match json {
                 true => say!("{}", serde_json::to_string_pretty(&told["data"])?),
-                false => told["data"].as_array().into_iter().flatten().for_each(|c| say!("{}", collection_line(c))),
+                false => told["data"].as_array().into_iter().flatten().for_each(|collection| {
+                    say!("{}", collection_line(collection));
+                    folder_lines(&collection["folder"]).iter().for_each(|line| say!("  {line}"));
+                }),
             }
         }
     }
@@ -164,10 +194,10 @@ async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<Ex
 }
 
 /// Adds what it can, and says at the end which files it could not.
-async fn add(client: &Client, paths: &[PathBuf], collection: Option<&str>, json: bool) -> anyhow::Result<ExitCode> {
-    let (mut files, mut refused) = (Vec::new(), 0);
-    for path in paths {
-        files_of(path, &mut files)?;
+async fn add(client: &Client, found: &Found, collection: Option<&str>, json: bool) -> anyhow::Result<ExitCode> {
+    let (files, mut refused) = (&found.files, 0);
+    if let Some(passed) = found.passed_over() {
+        note!("{passed}");
     }
     if files.is_empty() {
         return Err(coded(
@@ -175,7 +205,7 @@ async fn add(client: &Client, paths: &[PathBuf], collection: Option<&str>, json:
             "there is no file of a known kind in it: `chimere documents add FILE` names them",
         ));
     }
-    for (path, name) in &files {
+    for (path, name) in files {
         let sent = match body(path, name, collection) {
             Ok(body) => client.post("/v1/documents", &body).await,
             Err(error) => Err(error),
@@ -204,44 +234,6 @@ async fn add(client: &Client, paths: &[PathBuf], collection: Option<&str>, json:
     Ok(if refused > 0 { ExitCode::from(EX_DATAERR) } else { ExitCode::SUCCESS })
 }
 
-/// The files under a path, each with the name that its document gets. Links and hidden files of a folder are passed over,
-/// and so is what is of no known kind.
-fn files_of(path: &Path, files: &mut Vec<(PathBuf, String)>) -> anyhow::Result<()> {
-    let missing = |error| coded(EX_NOINPUT, format!("cannot read {}: {error}", path.display()));
-    let own = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-    if fs::metadata(path).map_err(missing)?.is_dir() {
-        return walk(path, path, files, 0);
-    }
-    files.push((path.to_owned(), own));
-    Ok(())
-}
-
-fn walk(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, String)>, depth: usize) -> anyhow::Result<()> {
-    let context = || format!("cannot read {}", folder.display());
-    let mut entries: Vec<_> =
-        fs::read_dir(folder).with_context(context)?.collect::<Result<_, _>>().with_context(context)?;
-    entries.sort_by_key(|entry| entry.file_name());
-    for entry in entries {
-        let (path, kind) = (entry.path(), entry.file_type().with_context(context)?);
-        if entry.file_name().to_string_lossy().starts_with('.') {
-            continue;
-        }
-        if kind.is_dir() && depth < DEPTH_MAX {
-            walk(root, &path, files, depth + 1)?;
-        } else if kind.is_file() {
-            let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-            if read::kind(&name, None).is_err() {
-                continue;
-            }
-            if files.len() == FILES_MAX {
-                return Err(coded(EX_DATAERR, format!("more than {FILES_MAX} files: add the folders one by one")));
-            }
-            files.push((path, name));
-        }
-    }
-    Ok(())
-}
-
 fn body(path: &Path, name: &str, collection: Option<&str>) -> anyhow::Result<Value> {
     let missing = |error: std::io::Error| coded(EX_NOINPUT, format!("cannot read {}: {error}", path.display()));
     let found = fs::metadata(path).map_err(missing)?;
@@ -256,6 +248,29 @@ fn body(path: &Path, name: &str, collection: Option<&str>) -> anyhow::Result<Val
         body["collection"] = json!(collection);
     }
     Ok(body)
+}
+
+/// The id of the document that was named, by its id or by its name.
+async fn named(client: &Client, given: &str) -> anyhow::Result<String> {
+    // A name ends as a file does.
+    if given.starts_with(ID) && !given.contains('.') {
+        return Ok(given.to_owned());
+    }
+    let documents = all(client, None).await?;
+    let called: Vec<&Value> = documents.iter().filter(|document| document["name"] == given).collect();
+    match called.as_slice() {
+        [one] => Ok(text(&one["id"])),
+        [] => {
+            let message = format!("there is no document `{given}`: `chimere documents list` shows names and ids");
+            Err(coded(EX_DATAERR, message))
+        }
+        several => {
+            let lines: Vec<String> = several.iter().map(|document| line(document)).collect();
+            let message =
+                format!("{} documents are called `{given}`: name one by its id\n{}", lines.len(), lines.join("\n"));
+            Err(coded(EX_DATAERR, message))
+        }
+    }
 }
 
 async fn show(client: &Client, id: &str, json: bool) -> anyhow::Result<()> {
@@ -295,6 +310,7 @@ async fn all(client: &Client, collection: Option<&str>) -> anyhow::Result<Vec<Va
         let Value::Array(data) = page["data"].take() else { anyhow::bail!("the daemon told no list") };
         documents.extend(data);
         if page["has_more"] != true {
+            note_damage(&page);
             return Ok(documents);
         }
     }
@@ -382,4 +398,21 @@ fn collection_line(collection: &Value) -> String {
     };
     let name = collection["name"].as_str().map_or_else(|| DEFAULT_COLLECTION.to_owned(), printable);
     format!("{}  {name}  {whose}{readers}{counts}", text(&collection["id"]))
+}
+
+/// The folder whose files a collection has, and which of them are no documents.
+fn folder_lines(folder: &Value) -> Vec<String> {
+    let Some(path) = folder["path"].as_str() else { return Vec::new() };
+    let of = |name: &str| folder[name].as_u64().unwrap_or_default() as usize;
+    let mut line = format!("files of {}: {}", printable(path), counted(of("files"), "file", "files"));
+    for (name, said) in [("waiting", "to be read"), ("left_out_count", "left out"), ("others", "of other kinds")] {
+        if of(name) > 0 {
+            line += &format!(", {} {said}", of(name));
+        }
+    }
+    let mut lines = vec![line];
+    lines.extend(folder["why"].as_str().map(|why| format!("not followed now: {}", printable(why))));
+    let out = folder["left_out"].as_object().into_iter().flatten();
+    lines.extend(out.map(|(name, why)| format!("left out: {}: {}", printable(name), text(why))));
+    lines
 }

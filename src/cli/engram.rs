@@ -22,7 +22,7 @@ use chimere::engram::{Change, Draft, Source, Table};
 use chimere::gguf::Gguf;
 use chimere::night::manifest::{KEY_FILE, Seal};
 use chimere::plural::counted;
-use chimere::store::files::{create_private_dir, places, write_durable};
+use chimere::store::files::{create_private_dir, no_model, without_mark, write_durable};
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
@@ -179,10 +179,8 @@ fn model_in_use(config: &Config, target: &Where) -> anyhow::Result<PathBuf> {
             let message = format!("which model the daemon serves is not known: {why}; or name its file with --model");
             Err(coded(EX_UNAVAILABLE, message))
         }
-        None => served_file(config).map_err(|found| {
-            let message = format!("no model file: looked for {}; name one with --model", places(&found));
-            coded(EX_NOINPUT, message)
-        }),
+        None => served_file(config)
+            .map_err(|found| coded(EX_NOINPUT, format!("{}: name one with --model", no_model(&found)))),
     }
 }
 
@@ -207,7 +205,9 @@ fn build(args: &Build, config: &Config) -> anyhow::Result<()> {
         let origin = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         let curated = Source { principal: String::new(), origin, time_s: 0, verdict: 0, halved: false };
         let source = draft.source(curated)?;
-        for (number, document) in text.split('\0').enumerate().filter(|(_, document)| !document.trim().is_empty()) {
+        for (number, document) in
+            without_mark(&text).split('\0').enumerate().filter(|(_, document)| !document.trim().is_empty())
+        {
             let mut ids = Vec::new();
             let place = || format!("{}, document {}", path.display(), number + 1);
             vocab.encode(document, false, &mut ids).with_context(place)?;
@@ -269,7 +269,22 @@ fn write(draft: &Draft, output: &Output, owner: Option<&str>, config: &Config) -
             write_durable(path, &bytes).map_err(cannot_write(path))?;
             path.clone()
         }
-        None => shelf::publish(&config.state_dir.join(DIR), &bytes, &seal(config)?)?,
+        None => {
+            let (folder, name) = (config.state_dir.join(DIR), &output.name);
+            let own = folder.join(format!("{name}.{EXTENSION}"));
+            let (seal, there) = (seal(config)?, own.exists());
+            let path = shelf::publish(&folder, &bytes, &seal)?;
+            if there {
+                note!("`{name}` takes the place of your table of that name, which is gone.");
+            } else if shelf::is_shipped(name) {
+                note!(
+                    "`{name}` takes the place of the shipped table of that name, for every route and request that names it. \
+                     Remove {} to have the shipped one back, or build yours under another --name.",
+                    path.display()
+                );
+            }
+            path
+        }
     };
     let table = shelf::read(&path)?;
     say!(
@@ -331,8 +346,13 @@ fn revoke(principal: &str, table: Option<&Path>, config: &Config) -> anyhow::Res
     Ok(())
 }
 
+/// Where the tables lie that came with the model.
+fn shipped_folder(config: &Config) -> Option<PathBuf> {
+    config.model.as_ref().ok().and_then(|model| model.parent()).map(|folder| folder.join(DIR))
+}
+
 fn scan(config: &Config) -> anyhow::Result<Shelf> {
-    let shipped = config.model.as_ref().ok().and_then(|m| m.parent()).map(|folder| folder.join(DIR));
+    let shipped = shipped_folder(config);
     // Without a key nothing is signed yet.
     let signatures = Seal::look(&config.state_dir.join(KEY_FILE))?;
     Ok(Shelf::scan(shipped.as_deref(), &config.state_dir.join(DIR), signatures.as_ref()))
@@ -400,7 +420,7 @@ fn words_of(table: &Table, model: &Path, config: &Config) -> anyhow::Result<Arc<
 
 /// The same of the configured model; without it tokens are shown as numbers, and that is said.
 fn configured_words(table: &Table, config: &Config) -> Option<Arc<dyn Vocab>> {
-    let file = served_file(config).map_err(|found| anyhow::anyhow!("no model file: looked for {}", places(&found)));
+    let file = served_file(config).map_err(|found| anyhow::anyhow!("{}", no_model(&found)));
     let vocab = file.and_then(|file| words_of(table, &file, config));
     vocab.map_err(|error| note!("tokens are shown as numbers: {}", printable(&format!("{error:#}")))).ok()
 }

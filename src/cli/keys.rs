@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use chimere::config::Config;
-use chimere::keys::{KeyError, KeyRing, OWNER};
+use chimere::keys::{Entry, KeyError, KeyRing, OWNER};
 use chimere::service::Scope;
 use chimere::store::files::create_private_dir;
 use clap::{Subcommand, ValueEnum};
@@ -112,26 +112,52 @@ const KEYLESS: &str = "There are no keys. Who asks from this machine as the daem
      is its owner, with all rights; nights may learn from what the owner says. \
      `chimere keys add NAME` makes the first key; from then on every client needs one.";
 
-fn consent_words(name: &str, consent: bool) -> String {
-    match consent {
-        true => format!(
+/// What the consent of a key means; `None`: its holder says nothing that could be learned. `before`: as it was until now.
+fn consent_words(entry: &Entry, before: Option<bool>) -> Option<String> {
+    let Entry { name, consent, .. } = entry;
+    if !entry.scopes.iter().any(|scope| matches!(scope, Scope::Chat | Scope::Admin)) {
+        return None;
+    }
+    Some(match (*consent, before) {
+        (true, _) => format!(
             "Nights may learn from what `{name}` says: `chimere keys renew {name} --keep --consent no` ends that."
         ),
-        false => format!(
-            "From now on nights learn nothing from what `{name}` says: `chimere keys renew {name} --keep --consent yes` changes that. \
-             Lessons work all the same."
+        (false, Some(true)) => format!(
+            "From now on nights learn nothing from what `{name}` says: `chimere keys renew {name} --keep --consent yes` \
+             changes that. Lessons work all the same."
         ),
+        (false, _) => format!(
+            "Nights learn nothing from what `{name}` says, for nobody consented to it: `chimere keys renew {name} --keep \
+             --consent yes` allows it. Lessons work all the same."
+        ),
+    })
+}
+
+fn note_consent(entry: &Entry, before: Option<bool>) {
+    if let Some(words) = consent_words(entry, before) {
+        note!("{words}");
     }
+}
+
+/// The key of a name, as it is kept.
+fn entry_of(dir: &Path, name: &str) -> Result<Entry, KeyError> {
+    let found = KeyRing::load(dir)?.entries().iter().find(|key| key.name == name).cloned();
+    found.ok_or_else(|| KeyError::Unknown(name.to_owned()))
 }
 
 /// A new key under an old name, or another consent alone.
 fn renew(dir: &Path, name: &str, (consent, keep): (Option<bool>, bool), as_json: bool) -> anyhow::Result<()> {
+    let before = entry_of(dir, name)?.consent;
     if let (true, Some(consent)) = (keep, consent) {
         KeyRing::consent(dir, name, consent)?;
+        let entry = entry_of(dir, name)?;
         if as_json {
             say!("{}", json!({ "name": name, "consent": consent }));
         }
-        note!("{}", consent_words(name, consent));
+        note_consent(&entry, Some(before));
+        if consent_words(&entry, None).is_none() {
+            note!("Consent means nothing for `{name}`: its scopes let it say nothing that nights could learn from.");
+        }
         note!("{}", kept(dir));
         return Ok(());
     }
@@ -142,7 +168,7 @@ fn renew(dir: &Path, name: &str, (consent, keep): (Option<bool>, bool), as_json:
     }
     note!("{ONCE} The old key of `{name}` opens nothing any more.");
     note!("{}", kept(dir));
-    note!("{}", consent_words(name, entry.consent));
+    note_consent(&entry, Some(before));
     Ok(())
 }
 
@@ -167,7 +193,7 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
             }
             note!("{ONCE}");
             note!("{}", kept(dir));
-            note!("{}", consent_words(&name, consent));
+            note_consent(&entry_of(dir, &name)?, None);
             if first {
                 note!("From now on every client needs a key, on this machine too.");
                 if name != OWNER {

@@ -7,7 +7,7 @@ use chimere::config::Config;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, Target, printable};
+use super::client::{Client, Target, note_damage, printable};
 use super::exit::{note, say};
 use super::serve::Place;
 
@@ -163,6 +163,7 @@ async fn all(client: &Client, principal: Option<&str>) -> anyhow::Result<Vec<Val
         let Value::Array(data) = page["data"].take() else { anyhow::bail!("the daemon told no list") };
         lessons.extend(data);
         if page["has_more"] != true {
+            note_damage(&page);
             return Ok(lessons);
         }
     }

@@ -53,7 +53,7 @@ enum Cmd {
         /// Judge this adapter file instead of training one
         #[arg(long, value_name = "FILE")]
         candidate: Option<PathBuf>,
-        /// Judge and report, promote nothing
+        /// Work and report, put nothing into use
         #[arg(long)]
         dry_run: bool,
         /// Begin and return at once

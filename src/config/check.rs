@@ -3,25 +3,27 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{Config, Environment, Flags};
 use crate::daemon::validate::judge;
 use crate::engine::validate::Judged;
-use crate::keys::KeyRing;
+use crate::keys::{KeyError, KeyRing};
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
 use crate::plural;
-use crate::store::files::places;
+use crate::store::files::{StateLock, places};
 use crate::web::Web;
 
+mod kept;
 mod model;
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// `config`, `pipelines`, `night`, `card`, `served`, `model`, `learning`, `tables`, `start`, `further`, `web`, `judge`,
-    /// `embedder`, `keys` or `listen`; of `chimere doctor` also `processor`, `gpu`, `memory`, `state`, `port`, `daemon`,
-    /// `url` or `nights`.
+    /// `embedder`, `keys`, `listen`, `room`, `lessons`, `documents` or `turns`; of `chimere doctor` also `processor`, `gpu`,
+    /// `memory`, `state`, `port`, `daemon`, `url` or `nights`.
     pub what: &'static str,
     pub good: bool,
     /// What was found, or what is wrong with it and where.
@@ -44,6 +46,17 @@ pub struct Unsaid {
     pub why: String,
     /// It may be of this machine, and hold a part of its memory.
     pub here: bool,
+    /// It asks for a key, or for another one.
+    pub guarded: bool,
+}
+
+/// What a running daemon says of itself.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Where it was asked.
+    by: String,
+    /// As `/v1/status` has it.
+    status: Value,
 }
 
 /// What is looked at beside the configuration.
@@ -53,6 +66,8 @@ pub struct Looked {
     pub program: Option<PathBuf>,
     /// Absent: nobody named a daemon, and none answered.
     pub served: Option<Result<Served, Unsaid>>,
+    /// Absent: none answers, or it tells it to others alone.
+    pub told: Option<Told>,
     /// Somebody named that daemon, or showed it a key: that it does not say is a fault.
     pub named: bool,
 }
@@ -93,10 +108,33 @@ impl Config {
             finding("judge", crate::daemon::judge::describe(&config)),
             finding("embedder", crate::daemon::embedder::describe(&config)),
             finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
-            finding("keys", keys.map(|ring| counted(&ring))),
+            finding("keys", self::keys(&config.state_dir, keys, looked)),
         ]);
+        findings.extend(kept::look(&config, looked.told.as_ref()));
         findings
     }
+}
+
+/// The keys of the file. A running daemon may have others in use: those of before the file was damaged or went.
+fn keys(state_dir: &Path, ring: Result<KeyRing, KeyError>, looked: &Looked) -> Result<String, String> {
+    let guarded = matches!(&looked.served, Some(Err(unsaid)) if unsaid.guarded && unsaid.here);
+    if guarded && ring.as_ref().is_ok_and(KeyRing::is_empty) && lives_in(state_dir) {
+        return Err(format!(
+            "{} has none, and the running daemon asks for one: those that it read before stay in use until a restart. Put a \
+             copy of the file back, or restart the daemon to do without keys (http.loopback_owner says who is its owner then)",
+            KeyRing::path(state_dir).display()
+        ));
+    }
+    let said = ring.map(|ring| counted(&ring)).map_err(|error| error.to_string());
+    match looked.told.as_ref().and_then(kept::keys_of) {
+        None => said,
+        Some(why) => Err(format!("{}; {why}", said.unwrap_or_else(|error| error))),
+    }
+}
+
+/// A daemon that is seen from here holds the folder.
+fn lives_in(state_dir: &Path) -> bool {
+    StateLock::holder(state_dir).is_ok_and(|holder| holder.is_some_and(|holder| holder.alive))
 }
 
 fn counted(ring: &KeyRing) -> String {
@@ -191,7 +229,8 @@ mod tests {
         let all = good("");
         assert_eq!(all[..2], [("config", true), ("pipelines", true)]);
         assert_eq!(all[2..5], [("night", true), ("model", false), ("judge", true)]);
-        assert_eq!(all[5..], [("embedder", true), ("listen", true), ("keys", true)]);
+        assert_eq!(all[5..8], [("embedder", true), ("listen", true), ("keys", true)]);
+        assert_eq!(all[8..], [("room", true), ("lessons", true), ("documents", true)]);
         let card = chimere_ffi::gpu::first_card().is_ok();
         assert!(good("[engine]\nbackend = 'cuda'").contains(&("card", card)));
         let judge = |more: &str| format!("[scorer]\nmodel = '{}/nano/nano.gguf'\n{more}", env!("CARGO_MANIFEST_DIR"));

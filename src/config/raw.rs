@@ -251,6 +251,8 @@ section! {
     /// `[documents]`: files that people give.
     DocumentsSection {
         file_bytes_max: u64,
+        /// A collection, and the folder whose files it has: `papers`, or `ada/papers` for one of a key's.
+        folders: BTreeMap<String, PathBuf>,
     }
 }
 
@@ -368,7 +370,10 @@ impl RawConfig {
     /// A path that says nothing, and where it does. It would be the folder in which the program was started.
     pub fn empty_path<'a>(&'a self) -> Option<(&'static str, &'a str)> {
         let empty = |path: &PathBuf| path.as_os_str().is_empty();
-        let further = self.models.files.as_ref().filter(|files| files.value.values().any(empty));
+        let several = [("models.files", &self.models.files), ("documents.folders", &self.documents.folders)];
+        let within = several.into_iter().find_map(|(key, field)| {
+            field.as_ref().filter(|field| field.value.values().any(empty)).map(|field| (key, field.origin.as_str()))
+        });
         let paths = [
             ("daemon.state_dir", &self.daemon.state_dir),
             ("model.path", &self.model.path),
@@ -383,7 +388,7 @@ impl RawConfig {
         let of = |(key, field): (&'static str, &'a Option<Field<PathBuf>>)| {
             field.as_ref().filter(|field| empty(&field.value)).map(|field| (key, field.origin.as_str()))
         };
-        paths.into_iter().find_map(of).or_else(|| further.map(|files| ("models.files", files.origin.as_str())))
+        paths.into_iter().find_map(of).or(within)
     }
 
     /// A variable's text is a TOML value where the key wants one, and a string otherwise.

@@ -39,7 +39,12 @@ impl Choice {
         let choice = match Choice::load(state_dir) {
             Ok(choice) => choice?,
             Err(error) => {
-                tracing::error!(%error, "{FILE} of the state folder cannot be read: the configured model is served");
+                let path = state_dir.join(FILE);
+                let next = "put a copy of it back, or choose the model again with `chimere model swap`";
+                tracing::error!(
+                    "{} cannot be read, so the configured model is served: {error}: {next}",
+                    path.display()
+                );
                 return None;
             }
         };

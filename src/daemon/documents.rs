@@ -4,17 +4,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use super::Daemon;
 use super::lessons::to_the_end;
-use crate::documents::{Collection, CollectionId, DocumentError, DocumentId, Documents, Draft, ReadError, Vectors};
+use crate::documents::{
+    Added, Collection, CollectionId, Document, DocumentError, DocumentId, Documents, Draft, ReadError, Vectors,
+};
 use crate::embed::Embedder;
 use crate::embed::embedder::{Purpose, Terms};
 use crate::engine::protocol::EmbedInput;
 use crate::meters;
-use crate::service::{DocumentAnswer, DocumentCommand, NewDocument, Principal, Scope, ServiceError, Shelved};
+use crate::service::{
+    DocumentAnswer, DocumentCommand, ListedCollection, NewDocument, Principal, Scope, ServiceError, Shelved,
+};
 use crate::store::new_turn_id;
 
 /// Files that are read at once; more wait for so long.
@@ -28,6 +32,13 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// A permit for each file that is read.
 pub(super) struct Places(Arc<Semaphore>);
+
+impl Places {
+    /// Waits for one of the places.
+    pub(super) async fn acquire(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.0.clone().acquire_owned().await
+    }
+}
 
 impl Default for Places {
     fn default() -> Self {
@@ -64,8 +75,11 @@ pub(super) async fn command(
 ) -> Result<DocumentAnswer, ServiceError> {
     let documents = &daemon.replies.documents;
     let admin = principal.may(Scope::Admin);
+    // None would be told of those that there are.
+    documents.usable().map_err(told)?;
     match command {
         DocumentCommand::Add(new) => {
+            daemon.folders.refuse(&principal.name, new.collection.as_deref(), "put the file there")?;
             to_the_end(daemon, |daemon| async move { add(&daemon, principal, new).await }).await
         }
         DocumentCommand::List { collection, principal: of, after, limit } => {
@@ -87,7 +101,8 @@ pub(super) async fn command(
             let mine = |shelved: &Shelved| admin || shelved.1.principal == principal.name;
             // A damaged file is nobody's that is known: the owner removes it.
             if !admin || documents.get(&id).is_some() {
-                find(documents, &id, mine)?;
+                let (_, collection) = find(documents, &id, mine)?;
+                daemon.folders.refuse(&collection.principal, Some(&collection.name), "remove the file there")?;
             }
             let gone = move |daemon: Arc<Daemon>| async move { remove(&daemon, id).await };
             to_the_end(daemon, gone).await
@@ -95,7 +110,11 @@ pub(super) async fn command(
         DocumentCommand::Search { query, collections, k } => search(daemon, principal, query, collections, k).await,
         DocumentCommand::Collections => {
             let of = (!admin).then_some(principal.name.as_str());
-            Ok(DocumentAnswer::Collections(documents.collections(of)))
+            let listed = |(collection, documents, passages): (Arc<Collection>, usize, usize)| {
+                let folder = daemon.folders.state(&collection);
+                ListedCollection { collection, documents, passages, folder }
+            };
+            Ok(DocumentAnswer::Collections(documents.collections(of).into_iter().map(listed).collect()))
         }
         DocumentCommand::Share { name, readers } => {
             if !admin && !readers.is_empty() {
@@ -103,11 +122,14 @@ pub(super) async fn command(
                 return Err(ServiceError::Invalid { message, param: Some("readers".to_owned()) });
             }
             let now_ms = daemon.clock.now_ms();
-            let read = |c: &Collection| c.principal == principal.name && c.name == name && !c.readers.is_empty();
-            let was_read = documents.collections(None).iter().any(|(collection, ..)| read(collection));
-            let share = move |documents: &Documents| {
-                documents.share(&principal.name, &name, readers, new_collection(now_ms), now_ms)
-            };
+            let all = documents.collections(None);
+            // The owner of the house shares anybody's, by its id.
+            let by_id = all.iter().find(|(collection, ..)| admin && collection.id.0 == name);
+            let (of, name) = by_id.map_or((principal.name, name), |(c, ..)| (c.principal.clone(), c.name.clone()));
+            let read = |c: &Collection| c.principal == of && c.name == name && !c.readers.is_empty();
+            let was_read = all.iter().any(|(collection, ..)| read(collection));
+            let share =
+                move |documents: &Documents| documents.share(&of, &name, readers, new_collection(now_ms), now_ms);
             let collection = on(daemon, share).await?;
             if was_read {
                 forget_shown(daemon, None).await;
@@ -122,10 +144,21 @@ pub(super) async fn command(
             };
             let found = all.into_iter().find(|(collection, _, _)| own(collection));
             let none = || told(DocumentError::NoCollection(name.chars().take(80).collect()));
-            let id = found.ok_or_else(none)?.0.id.clone();
+            let collection = found.ok_or_else(none)?.0;
+            let instead = "take the folder out of `documents.folders` first";
+            daemon.folders.refuse(&collection.principal, Some(&collection.name), instead)?;
+            let id = collection.id.clone();
             to_the_end(daemon, |daemon| async move { remove_collection(&daemon, id).await }).await
         }
     }
+}
+
+/// What is wrong with the documents, for whoever may know it. Whose a damaged file is nobody can say.
+pub(super) fn damage(documents: &Documents, principal: &Principal) -> Option<String> {
+    let told = documents.damage()?;
+    let others =
+        "a document of this daemon is damaged and not in use, and it may be yours: ask the owner, or add it again";
+    Some(if principal.may(Scope::Admin) { told } else { others.to_owned() })
 }
 
 fn new_collection(now_ms: i64) -> CollectionId {
@@ -139,7 +172,7 @@ fn find(documents: &Documents, id: &DocumentId, may: impl Fn(&Shelved) -> bool) 
 }
 
 async fn add(daemon: &Daemon, principal: Principal, new: NewDocument) -> Result<DocumentAnswer, ServiceError> {
-    let place = tokio::time::timeout(READ_WAIT, daemon.reading.0.clone().acquire_owned()).await;
+    let place = tokio::time::timeout(READ_WAIT, daemon.reading.acquire()).await;
     let busy = |_| ServiceError::Busy { message: "other files are read first".to_owned(), retry_after_s: 5 };
     let _place = place.map_err(busy)?.map_err(lost)?;
     let by_owner = principal.may(Scope::Admin);
@@ -149,7 +182,13 @@ async fn add(daemon: &Daemon, principal: Principal, new: NewDocument) -> Result<
         let title = new.title.filter(|title| !title.trim().is_empty()).unwrap_or_else(|| draft.title.clone());
         Ok(Draft { principal: principal.name, by_owner, collection: new.collection, title, ..draft })
     };
-    let mut draft = spawn_blocking(read).await.map_err(lost)?.map_err(told)?;
+    let kept = keep(daemon, spawn_blocking(read).await.map_err(lost)?.map_err(told)?).await?;
+    let document = (kept.document, kept.collection);
+    Ok(DocumentAnswer::Added { document, replaced: kept.replaced, unchanged: kept.unchanged })
+}
+
+/// Keeps what was read.
+pub(super) async fn keep(daemon: &Daemon, mut draft: Draft) -> Result<Added, ServiceError> {
     // A table makes them at once; an engine's come later.
     if let Some(embedder) = daemon.replies.examples.embedder().ok().filter(|embedder| embedder.is_table()) {
         draft.vectors = Some(vectors(embedder, draft.passages()).await.map_err(lost)?);
@@ -165,8 +204,25 @@ async fn add(daemon: &Daemon, principal: Principal, new: NewDocument) -> Result<
     if kept.replaced.is_some() {
         forget_shown(daemon, Some(&kept.collection)).await;
     }
-    let document = (kept.document, kept.collection);
-    Ok(DocumentAnswer::Added { document, replaced: kept.replaced, unchanged: kept.unchanged })
+    Ok(kept)
+}
+
+/// Removes documents of one collection.
+pub(super) async fn remove_all(daemon: &Daemon, gone: &[Arc<Document>]) -> Result<(), ServiceError> {
+    let ids: Vec<DocumentId> = gone.iter().map(|document| document.id.clone()).collect();
+    let collection = ids.first().and_then(|id| daemon.replies.documents.get(id)).map(|(_, collection)| collection);
+    let gone = on(daemon, move |documents| {
+        let gone = ids.iter().try_for_each(|id| match documents.remove(id) {
+            // Somebody else was faster.
+            Err(DocumentError::Unknown(_)) => Ok(()),
+            gone => gone,
+        });
+        count(documents);
+        gone
+    });
+    let gone = gone.await;
+    forget_shown(daemon, collection.as_deref()).await;
+    gone
 }
 
 async fn remove(daemon: &Daemon, id: DocumentId) -> Result<DocumentAnswer, ServiceError> {

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use crate::http::MetricsError;
 use crate::keys::KeyError;
 use crate::pipeline::PipelineError;
-use crate::store::files::{LockError, places};
+use crate::store::files::{LockError, no_model};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    #[error("no model file: looked for {}; name one with --model or model.path", places(.0))]
+    #[error("{}: name one with --model or model.path", no_model(.0))]
     NoModel(Vec<PathBuf>),
     #[error("the model cannot be hosted: {0}")]
     BadModel(String),

@@ -21,7 +21,8 @@ use crate::lessons::Lesson;
 use crate::service::{
     AuthError, CORRECTION_CHARS_MAX, DocumentAnswer, DocumentCommand, EmbedFor, EmbedModel, Embedded, FeedbackKept,
     FeedbackRequest, Forgotten, FurtherModel, LessonCommand, Listed, ModelWish, NightCommand, Principal, ReplyEvent,
-    ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter,
+    ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt, ShownPrompt, Taught, TokenPieces,
+    TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -124,6 +125,7 @@ impl Daemon {
             "accepting": self.accepting(),
             "replies": { "running": self.replies.running(), "max": self.config.get().replies.requests_max },
             "config": *self.reloaded.borrow(),
+            "keys": self.keys_status(),
             "engine": self.board.status(),
             "models": fleet::show(&self.cast.fleet),
             "engram": self.board.table_status(),
@@ -216,6 +218,13 @@ impl Service for Daemon {
         command: DocumentCommand,
     ) -> BoxFuture<'_, Result<DocumentAnswer, ServiceError>> {
         Box::pin(documents::command(self, principal, command))
+    }
+
+    fn damage(&self, of: Taught, principal: &Principal) -> Option<String> {
+        match of {
+            Taught::Lessons => self.replies.lessons.damage().map(str::to_owned),
+            Taught::Documents => documents::damage(&self.replies.documents, principal),
+        }
     }
 
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>> {

@@ -22,7 +22,7 @@ use crate::gguf::Gguf;
 use crate::scoring::form::Asked;
 use crate::scoring::prompt::VERIFY_TOKENS_MAX;
 use crate::scoring::{Form, Reading};
-use crate::store::files::{places, why_not};
+use crate::store::files::{no_model, why_not};
 
 const ADAPTER_FILE: &str = "nano-prm.gguf";
 /// Positions of the judge's sequences: what it reads is bounded well below. What it may write beyond `nano-prm`'s few
@@ -92,7 +92,7 @@ pub fn describe(config: &Config) -> Result<String, String> {
 fn files(config: &Config) -> Result<Files, String> {
     let scorer = &config.scorer;
     let model = scorer.model.clone();
-    let model = model.map_err(|paths| format!("no model for the judge: looked for {}", places(&paths)))?;
+    let model = model.map_err(|paths| format!("for the judge {}", no_model(&paths)))?;
     let named = adapter(scorer.adapter.as_deref(), &model, &config.judge)?;
     let (name, reading, adapter) = match named.map(described).transpose()? {
         Some((reading, file)) => (format!("nano-prm:{}", &file.sha256[..NAME_DIGITS]), reading, Some(file)),

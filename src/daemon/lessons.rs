@@ -96,6 +96,8 @@ pub(super) async fn command(
     principal: Principal,
     command: LessonCommand,
 ) -> Result<Vec<Arc<Lesson>>, ServiceError> {
+    // None would be told of those that there are.
+    daemon.replies.lessons.in_use().map_err(told)?;
     match command {
         LessonCommand::List { principal: of, after, limit } => {
             let book = daemon.replies.lessons.book();

@@ -1,9 +1,10 @@
 //! Reading files again while the daemon runs: keys, pipelines and Engram tables when they change or on SIGHUP, the
 //! configuration on SIGHUP. What cannot be read replaces nothing, and what needs a restart is named.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::tables::own_folder;
 use super::{Daemon, http_limits, notify};
@@ -33,7 +34,7 @@ impl Daemon {
     /// Reads keys, tables, pipelines and configuration again.
     pub(super) async fn reload(self: &Arc<Self>) {
         notify::reloading();
-        self.reload_keys(false);
+        self.reload_keys(&mut self.keys_file(), false);
         self.reload_tables().await;
         let loaded = Config::load(&self.flags);
         meters::reloaded("config", loaded.is_ok());
@@ -84,20 +85,31 @@ impl Daemon {
 
     /// A change of the keys holds from the next request on: whoever revokes one waits for nothing.
     pub(super) fn follow_keys(&self) {
-        let mut read = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.keys_file();
         let now = Some(Stamp::of(&self.config.get().state_dir));
         if read.stamp == now {
             return;
         }
         // One that cannot be read is tried at every request, and told of once.
-        if self.reload_keys(read.told == now) {
+        let told = read.told == now;
+        if self.reload_keys(&mut read, told) {
             read.stamp = now;
         }
         read.told = now;
     }
 
+    fn keys_file(&self) -> MutexGuard<'_, KeysFile> {
+        self.keys_file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For the status: the keys in use, and why they are not those of the file.
+    pub(super) fn keys_status(&self) -> Value {
+        let ring = self.keys.borrow().clone();
+        json!({ "keys": ring.entries().len(), "message": self.keys_file().kept })
+    }
+
     /// False: the file could not be read just now, and is to be read again. `told`: that was said before.
-    fn reload_keys(&self, told: bool) -> bool {
+    fn reload_keys(&self, read: &mut KeysFile, told: bool) -> bool {
         let config = self.config.get();
         let loaded = KeyRing::load(&config.state_dir);
         if told && matches!(loaded, Err(KeyError::Io { .. })) {
@@ -105,16 +117,28 @@ impl Daemon {
         }
         meters::reloaded("keys", loaded.is_ok());
         match loaded {
-            Ok(ring) if ring.is_empty() && !config.http.listen.ip().is_loopback() => {
-                tracing::error!("the key file is gone: the keys read before stay");
+            // Who makes a key wants a door that is shut. A file that goes, by mistake or by a thief's hand, opens none.
+            Ok(ring)
+                if ring.is_empty() && (!self.keys.borrow().is_empty() || !config.http.listen.ip().is_loopback()) =>
+            {
+                let path = KeyRing::path(&config.state_dir);
+                let why = format!(
+                    "{} has no keys any more: those read before stay in use until a restart. Put a copy of the file back, \
+                     or restart the daemon to do without keys",
+                    path.display()
+                );
+                tracing::error!("{why}");
+                read.kept = Some(why);
                 true
             }
             Ok(ring) => {
                 self.keys.send_replace(Arc::new(ring));
+                read.kept = None;
                 true
             }
             Err(error) => {
                 tracing::error!(%error, "keys not reloaded: the ones read before stay");
+                read.kept = Some(format!("the keys read before stay in use: {error}"));
                 !matches!(error, KeyError::Io { .. })
             }
         }
@@ -154,6 +178,8 @@ pub(super) struct KeysFile {
     stamp: Option<Option<Stamp>>,
     /// When it was told last what came of it.
     told: Option<Option<Stamp>>,
+    /// Why the keys in use are not those of the file.
+    kept: Option<String>,
 }
 
 /// The running configuration with the values of `new` where a change needs no restart (`settings::LIVE`).
@@ -183,7 +209,7 @@ mod tests {
     use crate::config::{Environment, Flags};
 
     /// What keys may be, one of which is valid for each and not its default.
-    const VALUES: [&str; 15] = [
+    const VALUES: [&str; 17] = [
         "61",
         "67",
         "2000000",
@@ -199,9 +225,13 @@ mod tests {
         "{ b = '/x' }",
         "'q8_0/q4_0'",
         "'bf16'",
+        "7",
+        "70000",
     ];
     /// Keys of which one alone says nothing.
-    const TOGETHER: [&str; 8] = [
+    const TOGETHER: [&str; 10] = [
+        "web.engine = 'searxng'",
+        "web.url = 'http://127.0.0.1:1'",
         "judge.form = 'text'",
         "judge.prompt = '{question} {steps}'",
         "judge.step = '{n}: {step}!'",

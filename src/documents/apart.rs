@@ -1,4 +1,4 @@
-//! Files of kinds that are hard to read, read in a process apart: a PDF or an archive of a stranger may loop, crash its
+//! Files of kinds that are hard to read, read in a process apart. A PDF or an archive of a stranger may loop, crash its
 //! reader or ask for any memory. The process bounds its own memory and computing time, and opens nothing once it has begun.
 
 use std::io::{self, Read, Write};

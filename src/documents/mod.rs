@@ -6,6 +6,7 @@
 //! - [`file`]: how a document lies on the disk.
 //! - [`words`]: the words of a collection (BM25); [`vectors`]: the directions of a document's passages.
 //! - [`search`]: both, fused by rank.
+//! - [`folder`]: what lies in a folder of files.
 //! - [`loose`]: the same search over texts that are kept nowhere.
 //! - [`show`]: how the model is shown passages; [`cite`]: what of an answer stands on them.
 
@@ -15,6 +16,7 @@ pub mod cite;
 mod docx;
 mod draft;
 mod file;
+pub mod folder;
 mod html;
 pub mod loose;
 #[cfg(test)]

@@ -21,7 +21,8 @@ const NO_TITLES: [&str; 4] = ["microsoft ", "untitled", "powerpoint ", "(anonymo
 pub(super) fn read(bytes: &[u8]) -> Result<Reading, ReadError> {
     let damaged = |why: String| ReadError::Damaged { kind: "PDF".to_owned(), why };
     let mut document = Document::load_mem(bytes).map_err(|error| damaged(error.to_string()))?;
-    if document.is_encrypted() {
+    // Still locked, for no password opened it.
+    if document.trailer.has(b"Encrypt") {
         document.decrypt("").map_err(|_| ReadError::Locked)?;
     }
     let pages = document.get_pages();

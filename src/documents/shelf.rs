@@ -15,6 +15,10 @@ use crate::store::files::read_bounded;
 
 pub(super) const COLLECTIONS: &str = "collections.json";
 const COLLECTIONS_BYTES_MAX: u64 = 16 << 20;
+/// What helps where the collections cannot be read.
+const COPY: &str = "stop the daemon and put a copy of it back, or move the folder away and add the documents again";
+/// Damaged documents that are named.
+const DAMAGED_SHOWN: usize = 5;
 
 /// A document that is in use.
 #[derive(Clone)]
@@ -106,8 +110,7 @@ pub(super) fn load(folder: &Path, damaged: &mut BTreeMap<DocumentId, String>) ->
         }
         let Some(id) = name.strip_suffix(&format!(".{}", file::END)) else { continue };
         if known.is_none() {
-            let lost = folder.join(COLLECTIONS);
-            return Err(format!("{} is missing, and documents are there: put a copy of it back", lost.display()));
+            return Err(without_collections(folder));
         }
         let id = DocumentId(id.to_owned());
         match file::read(&path) {
@@ -125,6 +128,54 @@ pub(super) fn load(folder: &Path, damaged: &mut BTreeMap<DocumentId, String>) ->
     }
     tidy(folder, &mut shelf, damaged).map_err(told)?;
     Ok(shelf)
+}
+
+/// How many documents lie in the folder; an error says which are damaged and what to do. Nothing is written.
+pub(super) fn look(folder: &Path) -> Result<usize, String> {
+    let unread = |error: std::io::Error| format!("no document is in use: {}: {error}", folder.display());
+    if !folder.exists() {
+        return Ok(0);
+    }
+    let known = collections(&folder.join(COLLECTIONS)).map_err(|why| format!("no document is in use: {why}"))?;
+    let (mut sound, mut damaged) = (0, BTreeMap::new());
+    for entry in fs::read_dir(folder).map_err(unread)? {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).map_err(unread)?;
+        let name = name.to_string_lossy();
+        let Some(id) = name.strip_suffix(&format!(".{}", file::END)).filter(|id| !id.starts_with('.')) else {
+            continue;
+        };
+        match file::read(&path) {
+            Ok(_) => sound += 1,
+            // A daemon that runs may have removed it.
+            Err(_) if !path.exists() => {}
+            Err(why) => drop(damaged.insert(DocumentId(id.to_owned()), why)),
+        }
+    }
+    if known.is_none() && sound + damaged.len() > 0 {
+        return Err(format!("no document is in use: {}", without_collections(folder)));
+    }
+    damage(&damaged).map_or(Ok(sound), Err)
+}
+
+/// Which documents are damaged, as their owner is told it.
+pub(super) fn damage(damaged: &BTreeMap<DocumentId, String>) -> Option<String> {
+    if damaged.is_empty() {
+        return None;
+    }
+    let all = crate::plural::counted(damaged.len(), "document is", "documents are");
+    let mut each: Vec<String> =
+        damaged.iter().take(DAMAGED_SHOWN).map(|(id, why)| format!("{} ({why})", id.0)).collect();
+    each.extend((damaged.len() > DAMAGED_SHOWN).then(|| format!("{} more", damaged.len() - DAMAGED_SHOWN)));
+    Some(format!(
+        "{all} damaged and not in use: {}. Stop the daemon and put a copy of each file back, or remove it with `chimere \
+         documents remove ID` and add the document again",
+        each.join(", ")
+    ))
+}
+
+fn without_collections(folder: &Path) -> String {
+    let lost = folder.join(COLLECTIONS);
+    format!("{} is missing, and documents are there: {COPY}", lost.display())
 }
 
 /// Removes documents that another took the place of, and vectors without a document.
@@ -152,7 +203,7 @@ fn collections(path: &Path) -> Result<Option<Vec<Arc<Collection>>>, String> {
         format: u32,
         collections: Vec<Arc<Collection>>,
     }
-    let wrong = |why: String| format!("{}: {why}; put a copy of it back", path.display());
+    let wrong = |why: String| format!("{} is damaged: {why}; {COPY}", path.display());
     let Some(text) = read_bounded(path, COLLECTIONS_BYTES_MAX).map_err(|error| wrong(error.to_string()))? else {
         return Ok(None);
     };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use serde_json::{Value, json};
 
 use super::draft::{self, Draft};
-use super::shelf::{COLLECTIONS, Held, Shelf, load, remove_file};
+use super::shelf::{self, COLLECTIONS, Held, Shelf, load, remove_file};
 use super::words::{Hit, Words};
 use super::{
     CHUNKS_MAX, COLLECTION_CHARS_MAX, COLLECTIONS_MAX, Collection, CollectionId, DEFAULT_COLLECTION, DOCUMENTS_MAX,
@@ -84,7 +84,18 @@ impl Documents {
         }
     }
 
-    pub(super) fn usable(&self) -> Result<(), DocumentError> {
+    /// How many documents a state folder has; an error says what is damaged and what to do. Nothing is written.
+    pub fn look(state_dir: &Path) -> Result<usize, String> {
+        shelf::look(&state_dir.join(FOLDER))
+    }
+
+    /// Which documents are damaged and not in use, and what to do.
+    pub fn damage(&self) -> Option<String> {
+        shelf::damage(&self.damaged.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// An error: no document is in use.
+    pub fn usable(&self) -> Result<(), DocumentError> {
         self.closed.clone().map_or(Ok(()), |why| Err(DocumentError::Closed(why)))
     }
 
@@ -400,11 +411,13 @@ impl Documents {
     pub fn status(&self) -> Value {
         let shelf = self.shelf();
         let (documents, chunks) = self.counts();
+        let message = self.closed.clone().or_else(|| self.damage());
         let damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
         let damaged: Vec<Value> = damaged.iter().map(|(id, why)| json!({"id": id, "why": why})).collect();
         json!({
             "state": if self.closed.is_some() { "closed" } else { "ready" },
             "why": self.closed,
+            "message": message,
             "documents": documents,
             "documents_max": DOCUMENTS_MAX,
             "passages": chunks,

@@ -1,8 +1,9 @@
 //! Which tables a model can use, and what to do about one that it cannot: a table holds the tokens of one tokenizer. The
 //! same words in the log, in `chimere check`, `doctor` and `pipeline check`.
 
+use super::file;
 use super::learned::NAME;
-use super::shelf::{Listed, Shelf};
+use super::shelf::{Listed, Refused, Shelf};
 use crate::pipeline::{Pipeline, PipelineSet};
 
 /// Where a table comes from, and so what helps where it does not fit the served model.
@@ -86,14 +87,30 @@ fn absent(name: &str, shelf: &Shelf) -> String {
     }
 }
 
-/// The tables that a model can use, those that it cannot, and the files that are refused. `Err`: a pipeline names a table
-/// that cannot be used. `None`: there are none.
+/// A file that nobody is served from, with what helps.
+pub fn not_used(refused: &Refused) -> String {
+    let (shown, why) = (refused.path.display(), &refused.message);
+    let Some(name) = file::name_of(&refused.path) else { return format!("no own table is used: {shown}: {why}") };
+    let helps = match is_learned(name) {
+        _ if file::is_packed(&refused.path) => "it came with the program: install this release again".to_owned(),
+        true => "remove the file: the job `engram_write` of the next night makes it anew".to_owned(),
+        false => format!("remove the file, or make it anew with `chimere engram build --name {name} --text FILE`"),
+    };
+    format!("the table `{name}` is refused, {shown}: {why}: {helps}")
+}
+
+/// The tables that a model can use, and those that it cannot. `Err`: a file is refused, or a pipeline names a table that
+/// cannot be used. `None`: there are none.
 pub fn told(shelf: &Shelf, tokenizer: &str, set: &PipelineSet) -> Option<Result<String, String>> {
     let wrong: Vec<String> = set.all().flat_map(|one| complaints(one, shelf, Some(tokenizer))).collect();
+    // One that a route names is told with the route.
+    let told = |path: &str| wrong.iter().any(|wrong| wrong.contains(path));
+    let refused = shelf.refused.iter().filter(|refused| !told(&refused.path.display().to_string())).map(not_used);
+    let wrong: Vec<String> = refused.chain(wrong.iter().cloned()).collect();
     if !wrong.is_empty() {
         return Some(Err(wrong.join("; ")));
     }
-    if shelf.tables.is_empty() && shelf.refused.is_empty() {
+    if shelf.tables.is_empty() {
         return None;
     }
     let (fit, other): (Vec<_>, Vec<_>) = shelf.tables.iter().partition(|table| table.tokenizer == tokenizer);
@@ -101,10 +118,7 @@ pub fn told(shelf: &Shelf, tokenizer: &str, set: &PipelineSet) -> Option<Result<
         [] => "no table fits this model".to_owned(),
         fit => format!("this model can use {}", fit.join(", ")),
     };
-    let unfit = by_kind(&other).into_iter();
-    let refused =
-        shelf.refused.iter().map(|refused| format!("refused: {}: {}", refused.path.display(), refused.message));
-    unfit.chain(refused).for_each(|more| said += &format!("; {more}"));
+    by_kind(&other).iter().for_each(|more| said += &format!("; {more}"));
     Some(Ok(said))
 }
 
@@ -126,7 +140,6 @@ fn names<'a>(tables: &[&'a Listed]) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shelf::Refused;
     use super::*;
     use crate::pipeline::Sources;
 
@@ -180,7 +193,9 @@ mod tests {
             let wrong = told(&shelf, &"bb".repeat(32), &garden(tables)).unwrap().unwrap_err();
             assert!(wrong.contains(words), "{wrong}");
         }
-        let said = told(&shelf, &"aa".repeat(32), &garden("kine")).unwrap().unwrap();
-        assert_eq!(said, "this model can use kine; refused: /state/engram/herbs.engr: it is not signed");
+        // Nobody names it, and whoever made it believes that it is used.
+        let wrong = told(&shelf, &"aa".repeat(32), &garden("kine")).unwrap().unwrap_err();
+        let helps = "remove the file, or make it anew with `chimere engram build --name herbs --text FILE`";
+        assert_eq!(wrong, format!("the table `herbs` is refused, /state/engram/herbs.engr: it is not signed: {helps}"));
     }
 }

@@ -152,6 +152,11 @@ pub fn read(path: &Path) -> Result<Table, EngramError> {
     Table::open(Bytes::Owned(file::read(path, SERVED_BYTES_MAX)?), None)
 }
 
+/// Whether a table of this name comes with the program: an own one of that name takes its place.
+pub fn is_shipped(name: &str) -> bool {
+    SHIPPED.lines().any(|line| line.split_whitespace().next() == Some(name))
+}
+
 /// Puts a finished table into `folder`, signed, in place of the one of the same name. Returns its path.
 pub fn publish(folder: &Path, bytes: &[u8], signatures: &Seal) -> Result<PathBuf, EngramError> {
     let table = Table::open(Bytes::Owned(bytes.to_vec()), None)?;

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::body;
 use super::error::ApiError;
+use super::lessons::with_damage;
 use super::routes::Call;
 use super::table::{Name, Param, Rule, Shape, TEXT, Table};
 use super::{query, reply};
@@ -23,7 +24,7 @@ use crate::documents::{
     COLLECTION_CHARS_MAX, Chunk, Collection, DEFAULT_COLLECTION, DOCUMENT_CHUNKS_MAX, DocumentId, Found, K_MAX,
     NAME_CHARS_MAX, QUERY_CHARS_MAX, READERS_MAX, Rank,
 };
-use crate::service::{DocumentAnswer, DocumentCommand, NewDocument, Scope, Shelved};
+use crate::service::{DocumentAnswer, DocumentCommand, ListedCollection, NewDocument, Scope, Shelved, Taught};
 
 /// Documents in one page of the listing, and passages of a document, unless the client asks for fewer.
 const PAGE_MAX: usize = 1_000;
@@ -93,7 +94,12 @@ pub(super) const SHARE: Table = Table::new(
     "ShareCollectionRequest",
     "A collection of the key's own, and who may read it beside the key.",
     &[&[
-        Param::new("name", COLLECTION, "It is made where there is none.").required(),
+        Param::new(
+            "name",
+            COLLECTION,
+            "It is made where there is none. With the scope `admin` also the id of anybody's.",
+        )
+        .required(),
         Param::new(
             "readers",
             Shape::List { of: &NAME, min: 0, max: READERS_MAX },
@@ -208,7 +214,8 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let has_more = found.len() > limit;
     found.truncate(limit);
     let data: Vec<Value> = found.iter().map(|shelved| object(&call, shelved)).collect();
-    Ok(reply::json(&json!({"object": "list", "data": data, "has_more": has_more})))
+    let list = json!({"object": "list", "data": data, "has_more": has_more});
+    Ok(reply::json(&with_damage(&call, Taught::Documents, list)))
 }
 
 pub(crate) async fn add(call: Call) -> Result<Response, ApiError> {
@@ -332,7 +339,7 @@ pub(crate) async fn search(call: Call) -> Result<Response, ApiError> {
     if let Some(why) = no_vectors {
         object["no_vectors"] = json!(why);
     }
-    Ok(reply::json(&object))
+    Ok(reply::json(&with_damage(&call, Taught::Documents, object)))
 }
 
 fn found(found: &Found) -> Value {
@@ -361,14 +368,19 @@ pub(crate) async fn collections(call: Call) -> Result<Response, ApiError> {
     let DocumentAnswer::Collections(all) = ask(&call, DocumentCommand::Collections).await? else {
         return Err(strange());
     };
-    let one = |(collection, documents, passages): &(std::sync::Arc<Collection>, usize, usize)| {
-        let mut object = shown(&call, collection);
-        object["documents"] = json!(documents);
-        object["passages"] = json!(passages);
+    let one = |listed: &ListedCollection| {
+        let mut object = shown(&call, &listed.collection);
+        object["documents"] = json!(listed.documents);
+        object["passages"] = json!(listed.passages);
+        // Where the files lie is told to whom they belong.
+        if let Some(folder) = listed.folder.as_ref().filter(|_| object["principal"].is_string()) {
+            object["folder"] = json!(folder);
+        }
         object
     };
     let data: Vec<Value> = all.iter().map(one).collect();
-    Ok(reply::json(&json!({"object": "list", "data": data, "default": DEFAULT_COLLECTION})))
+    let list = json!({"object": "list", "data": data, "default": DEFAULT_COLLECTION});
+    Ok(reply::json(&with_damage(&call, Taught::Documents, list)))
 }
 
 pub(crate) async fn share(call: Call) -> Result<Response, ApiError> {

@@ -141,8 +141,10 @@ impl From<ServiceError> for ApiError {
                 Self::new(StatusCode::GONE, "invalid_request_error", message).code("reply_cancelled")
             }
             ServiceError::Busy { message, retry_after_s } => {
+                let seconds = retry_after_s.max(1);
+                let message = format!("{message}; ask again in {seconds} s");
                 let mut api = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
-                api.retry_after_s = Some(retry_after_s.max(1));
+                api.retry_after_s = Some(seconds);
                 api.code("rate_limit_exceeded")
             }
             ServiceError::Unavailable { message, retry_after_s } => Self::unavailable(message, retry_after_s.max(1)),

@@ -13,7 +13,7 @@ use super::{query, reply};
 use crate::lessons::{
     ANSWER_CHARS_MAX, Edit, Known, Lesson, LessonId, QUESTION_CHARS_MAX, QUESTIONS_MAX, Sharing, State,
 };
-use crate::service::{LessonCommand, Scope};
+use crate::service::{LessonCommand, Scope, Taught};
 
 /// Lessons in one page of the listing, unless the client asks for fewer.
 const PAGE_MAX: usize = 1_000;
@@ -137,6 +137,14 @@ fn id(call: &Call) -> LessonId {
     LessonId(call.id.clone().unwrap_or_default())
 }
 
+/// A list is not whole where files are damaged: that is said with it.
+pub(super) fn with_damage(call: &Call, of: Taught, mut list: Value) -> Value {
+    if let Some(why) = call.door.service.damage(of, &call.principal) {
+        list["message"] = json!(why);
+    }
+    list
+}
+
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let page: Page = body::typed(Value::Object(query::read(&call.uri, &LIST)?))?;
     let own = &call.principal.name;
@@ -151,7 +159,8 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let has_more = lessons.len() > limit;
     lessons.truncate(limit);
     let data: Vec<Value> = lessons.iter().map(|lesson| object(&call, lesson)).collect();
-    Ok(reply::json(&json!({"object": "list", "data": data, "has_more": has_more})))
+    let list = json!({"object": "list", "data": data, "has_more": has_more});
+    Ok(reply::json(&with_damage(&call, Taught::Lessons, list)))
 }
 
 pub(crate) async fn add(call: Call) -> Result<Response, ApiError> {

@@ -52,6 +52,29 @@ pub(super) fn read(path: &Path) -> Result<Read, String> {
     parse(&String::from_utf8_lossy(&bytes)).map_err(|why| format!("{shown} {why}"))
 }
 
+/// How many lessons a state folder has; an error says what is damaged and what to do. Nothing is written.
+pub(super) fn look(state_dir: &Path) -> Result<usize, String> {
+    let path = state_dir.join(FILE);
+    let Read { book, damage } = read(&path).map_err(|why| format!("no lesson is in use: {why}"))?;
+    if let Some(why) = damage {
+        return Err(format!(
+            "{} is damaged: {why}. The next start keeps the sound ones and sets the file aside; put a copy of it back \
+             before, where there is one",
+            path.display()
+        ));
+    }
+    let aside = path.with_file_name(DAMAGED);
+    if aside.exists() {
+        return Err(format!(
+            "lessons of a damaged file were lost, which is kept as {}: stop the daemon and put a copy of {} back, or \
+             remove the damaged file if none of them is missed",
+            aside.display(),
+            path.display()
+        ));
+    }
+    Ok(book.lessons().len())
+}
+
 fn parse(text: &str) -> Result<Read, String> {
     let (head, rest) = text.split_once('\n').unwrap_or((text, ""));
     let said = head.strip_prefix(HEAD).and_then(|numbers| numbers.split_once(' '));

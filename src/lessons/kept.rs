@@ -68,6 +68,25 @@ impl Lessons {
         Lessons { book: Live::new(book), index, path, damage, closed, forgotten, kept: Mutex::default() }
     }
 
+    /// How many lessons a state folder has; an error says what is damaged and what to do. Nothing is written.
+    pub fn look(state_dir: &Path) -> Result<usize, String> {
+        file::look(state_dir)
+    }
+
+    /// An error: no lesson is in use, for the file cannot be used.
+    pub fn in_use(&self) -> Result<(), LessonError> {
+        if self.closed.get().is_none() {
+            return Ok(());
+        }
+        let _kept = self.kept();
+        self.usable()
+    }
+
+    /// What was lost of the file at the start.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
     /// A panic while it was held left the book of before.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)

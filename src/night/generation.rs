@@ -37,8 +37,12 @@ pub enum GenerationError {
     Adapter(u64),
     #[error("generation {generation}: made for the model {found}, and {wanted} is served")]
     Base { generation: u64, found: String, wanted: String },
-    #[error("the pointer file is damaged: {0}")]
-    Pointer(String),
+    #[error(
+        "{} is damaged: {why}. Put a copy of it back, or move it away and choose a generation with `chimere rollback N`, a \
+         number of the folder `generations`",
+        path.display()
+    )]
+    Pointer { path: PathBuf, why: String },
 }
 
 /// Called at named points between two durable steps; an error ends the work there.

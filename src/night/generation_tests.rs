@@ -100,7 +100,8 @@ fn a_damaged_champion_falls_back_to_the_newest_verified_one() {
     damage(1);
     assert_eq!(place.generations.servable(BASE).0.champion, 0);
     fs::write(place.dir.path().join("served.json"), "{").unwrap();
-    assert!(place.generations.servable(BASE).1.unwrap().contains("damaged"));
+    let why = place.generations.servable(BASE).1.unwrap();
+    assert!(why.contains("/served.json is damaged: ") && why.contains("`chimere rollback N`"), "{why}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn write_page(out: &mut String, report: &Report) -> std::fmt::Result {
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
          <title>{title}</title><style>{STYLE}</style><h1>{title}</h1><div class='strip{}'><b>{}</b>",
         if good { " good" } else { "" },
-        escaped(&headline(&report.outcome)),
+        escaped(&headline(report.order.job, &report.outcome)),
         title = escaped(&title),
     )?;
     for sentence in report.summary().sentences() {

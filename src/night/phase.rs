@@ -95,7 +95,7 @@ pub struct Order {
     pub id: String,
     pub job: Job,
     pub started_ms: i64,
-    /// Judge and report, but promote nothing.
+    /// Work and report, but put nothing into use.
     pub dry_run: bool,
     /// An adapter made elsewhere, in place of training.
     pub given: Option<PathBuf>,
@@ -123,6 +123,10 @@ pub enum Outcome {
     Done {
         words: String,
     },
+    /// What it would change is known, and this was a dry run.
+    WouldChange {
+        words: String,
+    },
     /// There was nothing to judge.
     Nothing {
         words: String,
@@ -143,6 +147,7 @@ impl Outcome {
             | Outcome::Rejected { words, .. }
             | Outcome::WouldPromote { words }
             | Outcome::Done { words }
+            | Outcome::WouldChange { words }
             | Outcome::Nothing { words }
             | Outcome::Failed { words, .. }
             | Outcome::Stopped { words } => words,
@@ -192,6 +197,10 @@ pub enum Event {
     /// The candidate is a generation, and the pointer names it.
     Promoted {
         generation: u64,
+    },
+    /// A dry run: the phase would change something, and left it as it is.
+    WouldChange {
+        words: String,
     },
     /// The phase found nothing to do, and the run ends.
     Nothing {
@@ -246,12 +255,20 @@ pub fn phase(run: Option<Run>, event: Event) -> (Option<Run>, Action) {
             Event::Passed { words } | Event::Nothing { words } | Event::Failed { words } | Event::Stop { words },
         ) => next(run, words),
         (Phase::Optimise | Phase::Reindex, Event::Passed { words }) => end(run, Outcome::Done { words }),
+        (Phase::Reinforce | Phase::Optimise | Phase::Reindex, Event::WouldChange { words }) => {
+            end(run, Outcome::WouldChange { words })
+        }
         (_, Event::Nothing { words }) => end(run, Outcome::Nothing { words }),
         (_, Event::Stop { words }) => end(run, Outcome::Stopped { words }),
         (_, Event::Failed { words }) => end(run, Outcome::Failed { phase: at, words }),
-        (_, Event::Passed { .. } | Event::Trained { .. } | Event::Judged { .. } | Event::Promoted { .. }) => {
-            (Some(run), Action::Rest)
-        }
+        (
+            _,
+            Event::Passed { .. }
+            | Event::WouldChange { .. }
+            | Event::Trained { .. }
+            | Event::Judged { .. }
+            | Event::Promoted { .. },
+        ) => (Some(run), Action::Rest),
     }
 }
 
@@ -426,6 +443,7 @@ mod tests {
                 Event::Trained { candidate: candidate(), words: words() },
                 Event::Judged { promote: true, rule: Rule::All, words: words() },
                 Event::Promoted { generation: 9 },
+                Event::WouldChange { words: words() },
                 Event::Nothing { words: words() },
                 Event::Failed { words: words() },
                 Event::Stop { words: words() },
@@ -461,11 +479,14 @@ mod tests {
             (Job::OptimisePrompts, Phase::Optimise),
             (Job::Reindex, Phase::Reindex),
         ] {
-            let (run, action) = phase(None, Event::Begin(order(job)));
-            assert_eq!(action, Action::Run(at));
-            let (run, action) = phase(run, Event::Nothing { words: words() });
+            let begun = phase(None, Event::Begin(order(job)));
+            assert_eq!(begun.1, Action::Run(at));
+            let (run, action) = phase(begun.0.clone(), Event::Nothing { words: words() });
             assert_eq!(action, Action::Run(Phase::Report));
             assert!(matches!(run.unwrap().outcome, Some(Outcome::Nothing { .. })));
+            let (run, action) = phase(begun.0, Event::WouldChange { words: words() });
+            assert_eq!(action, Action::Run(Phase::Report), "a dry run weighs nothing");
+            assert_eq!(run.unwrap().outcome, Some(Outcome::WouldChange { words: words() }));
         }
     }
 }

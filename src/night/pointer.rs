@@ -69,11 +69,13 @@ pub(super) struct PointerFile {
 
 impl PointerFile {
     pub(super) fn read(path: &Path) -> Result<Option<PointerFile>, GenerationError> {
-        let Some(text) = read_bounded(path, POINTER_BYTES_MAX)? else { return Ok(None) };
-        let file: PointerFile =
-            serde_json::from_str(&text).map_err(|error| GenerationError::Pointer(error.to_string()))?;
+        let damaged = |why: String| GenerationError::Pointer { path: path.to_owned(), why };
+        let text = read_bounded(path, POINTER_BYTES_MAX);
+        let text = text.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let Some(text) = text else { return Ok(None) };
+        let file: PointerFile = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
         if file.format != FORMAT {
-            return Err(GenerationError::Pointer(format!("format {}, not {FORMAT}", file.format)));
+            return Err(damaged(format!("it has format {}, and this version reads {FORMAT}", file.format)));
         }
         Ok(Some(file))
     }

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::gate::{Pair, Verdict, by_domain, count};
 use super::learning::{Selected, Trained};
 use super::manifest::{Manifest, Metrics};
-use super::phase::{Order, Outcome, Step};
+use super::phase::{Job, Order, Outcome, Step};
 use super::stats::{Paired, Z_TWO_SIDED_95};
 use crate::eval::golden::Score;
 use crate::optimise::paper::Optimised;
 
 pub use engram::{EngramEffect, EngramReport, EngramUsed};
-pub use summary::Summary;
+pub use summary::{Summary, undo};
 
 pub const FORMAT: u32 = 1;
 /// Nights of the trend.
@@ -204,15 +204,18 @@ pub fn trend(mut before: Vec<TrendPoint>, point: Option<TrendPoint>) -> Vec<Tren
 }
 
 /// What one line says of the night.
-pub fn headline(outcome: &Outcome) -> String {
+pub fn headline(job: Job, outcome: &Outcome) -> String {
+    // What other jobs wrote before they ended so stays.
+    let unchanged = if job == Job::Train { ": nothing changed" } else { "" };
     match outcome {
         Outcome::Promoted { generation, .. } => format!("PROMOTED: generation {generation} comes in by its canary"),
         Outcome::Rejected { .. } => "REJECTED: nothing changed, the champion serves on".to_owned(),
         Outcome::WouldPromote { .. } => "WOULD PROMOTE: a dry run, nothing changed".to_owned(),
         Outcome::Done { .. } => "DONE".to_owned(),
+        Outcome::WouldChange { .. } => "WOULD CHANGE: a dry run, nothing changed".to_owned(),
         Outcome::Nothing { .. } => "NOTHING TO DO: nothing changed".to_owned(),
-        Outcome::Failed { phase, .. } => format!("FAILED in the phase `{}`: nothing changed", phase.name()),
-        Outcome::Stopped { .. } => "STOPPED: nothing changed".to_owned(),
+        Outcome::Failed { phase, .. } => format!("FAILED in the phase `{}`{unchanged}", phase.name()),
+        Outcome::Stopped { .. } => format!("STOPPED{unchanged}"),
     }
 }
 
@@ -222,7 +225,7 @@ pub(super) mod tests {
     use crate::night::admission::Refusal;
     use crate::night::gate::{Finding, Rule};
     use crate::night::learning::{Mode, PrincipalPairs};
-    use crate::night::phase::{Job, Phase};
+    use crate::night::phase::Phase;
     use crate::training::Method;
 
     fn answered(n: usize, domain: &str, champion: bool, candidate: bool) -> Answered {

@@ -173,7 +173,7 @@ impl Optimised {
                 (false, false) => format!("tell `{}` {shown:?}{more} with {examples}", route.route),
             }
         };
-        would.map(wish).collect::<Vec<_>>().join(", and ")
+        would.map(wish).collect::<Vec<_>>().join(". It would ")
     }
 
     pub fn write(&self, run_dir: &Path) -> io::Result<()> {
@@ -238,7 +238,7 @@ mod tests {
         let made = Optimised { format: FORMAT, alpha: 0.01, routes };
         assert_eq!(
             made.wishes(),
-            "show `kine` 2 examples, and tell `code` \"Be exact.\", and tell `cyber` \"Be.\" with 1 example"
+            "show `kine` 2 examples. It would tell `code` \"Be exact.\". It would tell `cyber` \"Be.\" with 1 example"
         );
     }
 

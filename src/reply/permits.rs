@@ -43,7 +43,8 @@ impl Permits {
         let mut shares = self.shares();
         shares.enter(key).map_err(|Full { total, own }| ServiceError::Busy {
             message: format!(
-                "{}, {own} of them for this key: it has its share",
+                "{}, {own} of them for this key: it has its share. Let one of them end, or end it (`DELETE /v1/runs/ID`); \
+                 another key has a share of its own, and the owner may raise `replies.requests_max`",
                 counted(total, "reply is under way", "replies are under way")
             ),
             retry_after_s: 1,

@@ -1,6 +1,10 @@
 //! Documents, as a server asks for them.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
+
+use serde::Serialize;
 
 use super::ServiceError;
 use crate::documents::{Collection, CollectionId, Document, DocumentError, DocumentId, Found, ReadError};
@@ -63,7 +67,7 @@ pub enum DocumentCommand {
         k: usize,
     },
     Collections,
-    /// Makes one of the principal's own, or says who may read it.
+    /// Makes one of the principal's own, or says who may read it. The admin scope names anybody's by its id.
     Share {
         name: String,
         readers: Vec<String>,
@@ -74,6 +78,34 @@ pub enum DocumentCommand {
 
 /// A document with the collection that it lies in.
 pub type Shelved = (Arc<Document>, Arc<Collection>);
+
+/// A collection with what it has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListedCollection {
+    pub collection: Arc<Collection>,
+    pub documents: usize,
+    pub passages: usize,
+    /// Its documents are the files of this folder.
+    pub folder: Option<FolderState>,
+}
+
+/// A folder whose files are documents, as it was seen last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FolderState {
+    pub path: PathBuf,
+    /// `reading`, `followed` or `failed`.
+    pub state: &'static str,
+    /// Why it is not followed now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Files of known kinds, those of them that are still to be read, and files of other kinds.
+    pub files: usize,
+    pub waiting: usize,
+    pub others: usize,
+    /// Files that are no documents, the first of them with the reason.
+    pub left_out_count: usize,
+    pub left_out: BTreeMap<String, String>,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum DocumentAnswer {
@@ -97,8 +129,7 @@ pub enum DocumentAnswer {
         passages: Vec<Found>,
         no_vectors: Option<String>,
     },
-    /// Each with its documents and passages.
-    Collections(Vec<(Arc<Collection>, usize, usize)>),
+    Collections(Vec<ListedCollection>),
     Collection {
         collection: Arc<Collection>,
     },
@@ -106,6 +137,13 @@ pub enum DocumentAnswer {
         id: CollectionId,
         documents: usize,
     },
+}
+
+/// What people have told the daemon to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taught {
+    Lessons,
+    Documents,
 }
 
 impl From<DocumentError> for ServiceError {

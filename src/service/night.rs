@@ -12,7 +12,7 @@ pub enum NightCommand {
         job: Job,
         /// An adapter file on the daemon's machine, in place of training.
         candidate: Option<PathBuf>,
-        /// Judge and report, promote nothing.
+        /// Work and report, put nothing into use.
         dry_run: bool,
     },
     Status,

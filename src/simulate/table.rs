@@ -174,6 +174,7 @@ fn verdict(outcome: &Outcome) -> String {
         Outcome::Rejected { rule, .. } => format!("refused: {}", name_of(rule)),
         Outcome::WouldPromote { .. } => "would promote".to_owned(),
         Outcome::Done { .. } => "done".to_owned(),
+        Outcome::WouldChange { .. } => "would change".to_owned(),
         Outcome::Nothing { .. } => "nothing to do".to_owned(),
         Outcome::Failed { phase, .. } => format!("failed in {}", phase.name()),
         Outcome::Stopped { .. } => "stopped".to_owned(),

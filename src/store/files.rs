@@ -56,7 +56,15 @@ pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Option<String>> {
     if text.len() as u64 > bytes_max {
         return Err(io::Error::other(format!("larger than {bytes_max} bytes")));
     }
-    Ok(Some(text))
+    Ok(Some(if text.starts_with(MARK) { without_mark(&text).to_owned() } else { text }))
+}
+
+/// The mark of the byte order, which some editors and programs put before a text.
+const MARK: char = '\u{feff}';
+
+/// A text without that mark.
+pub fn without_mark(text: &str) -> &str {
+    text.strip_prefix(MARK).unwrap_or(text)
 }
 
 /// Folders that `ProtectHome=` of a systemd unit hides.
@@ -87,6 +95,17 @@ pub fn places(paths: &[PathBuf]) -> String {
     there.truncate(PLACES_SHOWN);
     let shown = there.join(", ");
     if more > 0 { format!("{shown} and {more} other places") } else { shown }
+}
+
+/// That there is no model file, where it was looked for. Of one that somebody named: what is wrong with it.
+pub fn no_model(paths: &[PathBuf]) -> String {
+    match paths {
+        [named] => match why_not(named) {
+            Some(why) => format!("the model file {} {why}", named.display()),
+            None => format!("there is no file {}", named.display()),
+        },
+        several => format!("there is no model file: looked for {}", places(several)),
+    }
 }
 
 fn why_not_under(path: &Path, mounts: &str) -> Option<String> {
@@ -250,6 +269,8 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left aside");
         assert_eq!(read_bounded(&dir.path().join("none"), 3).unwrap(), None);
+        fs::write(&path, "\u{feff}one").unwrap();
+        assert_eq!(read_bounded(&path, 9).unwrap().unwrap(), "one");
     }
 
     #[test]

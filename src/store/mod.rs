@@ -5,6 +5,7 @@ pub mod files;
 mod flusher;
 mod forgotten;
 mod links;
+pub mod private;
 mod record;
 pub mod salvage;
 mod sectors;

@@ -54,6 +54,8 @@ fn an_instruction_that_helps_is_found_let_in_and_taken_back() {
         let before = night.prompt();
         let report = night.search(true).await;
         assert_eq!(route(&report)["outcome"], "would_change", "{report:#}");
+        assert!(report["outcome"]["would_change"].is_object(), "{report:#}");
+        assert!(report["undo"].as_str().unwrap().contains("nothing was changed"), "{report:#}");
         assert!(!night.file().exists() && night.prompt() == before, "a dry run changes nothing");
 
         let report = night.search(false).await;

@@ -38,12 +38,25 @@ fn step<'a>(report: &'a Value, phase: &str) -> &'a str {
     step["words"].as_str().unwrap()
 }
 
+/// Tables on the disk.
+fn tables(night: &NightStage) -> usize {
+    let files = std::fs::read_dir(night.path("engram")).into_iter().flatten();
+    files.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "engr")).count()
+}
+
 #[test]
 fn a_night_says_what_its_tables_know_and_what_they_are_worth() {
     run(async {
         let night = stage(Vec::new()).await;
         let dry = night.written(true).await;
-        assert!(dry["outcome"]["nothing"].is_object() && dry["engram"]["effect"].is_null(), "{dry:#}");
+        assert!(dry["outcome"]["would_change"].is_object() && dry["engram"]["effect"].is_null(), "{dry:#}");
+        let page = |report: &Value| {
+            let folder = night.path("runs").join(report["order"]["id"].as_str().unwrap());
+            std::fs::read_to_string(folder.join("report.html")).unwrap()
+        };
+        let said = page(&dry);
+        assert!(tables(&night) == 0 && !said.contains("were written anew"), "{said}");
+        assert!(said.contains("WOULD CHANGE") && said.contains("because this was a dry run"), "{said}");
         let report = night.written(false).await;
         let effect = &report["engram"]["effect"];
         let number = |name: &str| effect[name].as_u64().unwrap_or_else(|| panic!("{name}: {report:#}"));
@@ -59,9 +72,9 @@ fn a_night_says_what_its_tables_know_and_what_they_are_worth() {
         assert!((effect["hit_rate"].as_f64().unwrap() - 2.0 / 3.0).abs() < 1e-9, "{effect:#}");
         let told = format!("100 items of the slice exam: {with} right with the tables, {without} without");
         assert!(step(&report, "weigh").starts_with(&told), "{report:#}");
-        let page = night.path("runs").join(report["order"]["id"].as_str().unwrap()).join("report.html");
-        let page = std::fs::read_to_string(page).unwrap();
+        let page = page(&report);
         assert!(page.contains(&told) && page.contains("66.7 % (200 of 300)"), "{page}");
+        assert!(page.contains("were written anew from 1 of 1 reply"), "{page}");
     });
 }
 
@@ -99,7 +112,6 @@ fn a_stop_ends_the_asking_and_the_tables_stay_written() {
         assert!(report["outcome"]["done"].is_object() && report["engram"]["effect"].is_null(), "{report:#}");
         assert_eq!(step(&report, "weigh"), "stopped in the phase `weigh`");
         assert_eq!(report["engram"]["counts"]["principals"], json!(1), "{report:#}");
-        let tables = std::fs::read_dir(night.path("engram")).unwrap().map(|entry| entry.unwrap().path());
-        assert_eq!(tables.filter(|path| path.extension().is_some_and(|e| e == "engr")).count(), 1);
+        assert_eq!(tables(&night), 1);
     });
 }

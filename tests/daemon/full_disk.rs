@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere, free_port, model};
+use crate::people::toward;
+use crate::tables::ran;
 
 /// Largest file that the daemon may write, KiB: the log's first segment fits, not its second.
 const FILE_KIB_MAX: u32 = 600;
@@ -88,6 +90,27 @@ async fn chats_are_answered_and_the_loss_is_told() {
         tries += 1;
         assert!(tries < 20, "no reply says that it is not kept");
         fill(&daemon, turn).await;
+    }
+    // So is whoever asks from a terminal, and whoever looks for the reason.
+    for (args, wanted) in [
+        (&["chat", "Hello"][..], "this answer is not remembered: the daemon could not write it to its turn log"),
+        (&["doctor", "--state-dir", "/nonexistent"], "BAD  turns      the daemon at "),
+        (&["check", "--state-dir", "/nonexistent"], "Replies are answered and not remembered"),
+    ] {
+        let mut tries = 0;
+        loop {
+            let (_, said, warned) = ran(toward(&daemon, "").args(args));
+            assert!(
+                !warned.contains("turn log: turn log") && !said.contains("turn log is not writing: turn log"),
+                "{said}"
+            );
+            if said.contains(wanted) || warned.contains(wanted) {
+                break;
+            }
+            tries += 1;
+            assert!(tries < 20, "{said}{warned}");
+            fill(&daemon, turn).await;
+        }
     }
     let page = reqwest::get(format!("{}/metrics", daemon.url)).await.unwrap().text().await.unwrap();
     let lost = page.lines().find_map(|line| line.strip_prefix("chimere_turns_lost_total ")).unwrap_or("0");

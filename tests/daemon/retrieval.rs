@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, kill};
-use crate::people::{again, answered, installation, job, told, with_key};
+use crate::people::{again, answered, installation, job, night_run, told, with_key};
 
 pub(crate) const INDEX: &str = "reindex";
 pub(crate) const PRIVATE: (&str, &str) =
@@ -43,8 +43,14 @@ async fn verified_exchanges_are_shown_to_those_they_belong_to() {
     answered(state.path(), &like, "ada", &[PRIVATE, COMMON], 1);
     answered(state.path(), &like, "bob", &[COMMON], 2);
     let daemon = again(&state, &[]).await;
+    let found = "3 verified exchanges in the index, 2 of them for everybody; 0 before";
+    let report = night_run(&daemon, root, &["--job", INDEX, "--dry-run"]);
+    assert!(report.contains(&format!("A new one was made for a trial: {found}")), "{report}");
+    assert!(report.contains("WOULD CHANGE") && report.contains("because this was a dry run"), "{report}");
+    assert!(!state.path().join("examples.idx").exists(), "a dry run writes nothing");
     let report = job(&daemon, root, INDEX);
-    assert!(report.contains("3 verified exchanges in the index, 2 of them for everybody; 0 before"), "{report}");
+    assert!(report.contains(&format!("It was made: {found}")), "{report}");
+    assert!(report.contains("Undo: `chimere memory forget`") && !report.contains("the model of"), "{report}");
     // No shipped pipeline asks for examples.
     assert!(shown(&daemon, ada, PRIVATE.0).await.is_empty());
     kill(daemon.pid());

@@ -346,3 +346,57 @@ async fn text_routes_speak_as_llama_server_does() {
         assert_eq!(server.post(path, &bad).await.status, 400);
     }
 }
+
+/// A mistake is told with what was sent and with what is right.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_value_is_told_with_what_was_sent_and_what_is_right() {
+    let server = server().await;
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    let allowed = json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]});
+    for (more, wanted) in [
+        (
+            json!({"tools": [tool], "tool_choice": allowed}),
+            ["of the type `allowed_tools` is not", "send in `tools` only those"],
+        ),
+        (
+            json!({"tools": [tool], "tool_choice": {"type": "custom"}}),
+            ["of the type `custom`", "`{\"type\": \"function\""],
+        ),
+        (json!({"tools": [tool], "tool_choice": "maybe"}), ["not the text \"maybe\"", "\"required\" or `{\"type\""]),
+        (
+            json!({"tools": [tool], "tool_choice": {"type": "function", "name": "f"}}),
+            ["without the text `function.name`", "\"required\" or `{\"type\""],
+        ),
+        (json!({"tools": [{"type": "web_search"}]}), ["must be `function`", "not the text \"web_search\""]),
+        (
+            json!({"tools": [{"type": "function", "name": "f"}]}),
+            ["`function` of a tool must be an object", "is missing"],
+        ),
+        (json!({"response_format": {"type": "json"}}), ["`json_schema`, not the text \"json\"", "`json_object`"]),
+        (json!({"messages": [{"role": "bot", "content": "x"}]}), ["user, assistant or tool", "not the text \"bot\""]),
+        (json!({"messages": [{"role": "user", "content": 7}]}), ["a string or an array of parts", "not 7"]),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "thought"}]}]}),
+            ["of the type `text`", "not of the type \"thought\""],
+        ),
+    ] {
+        let answer = server.chat("hello", more.clone()).await;
+        let message = answer.error()["message"].as_str().unwrap().to_owned();
+        assert!(answer.status == 400 && wanted.iter().all(|words| message.contains(words)), "{more}: {message}");
+    }
+    for (prompt, sent) in [
+        (json!(["a", ""]), "not an array of 2: [0] is the text \"a\", [1] is an empty text"),
+        (json!([[1, 2], "a"]), "not an array of 2: [0] is an array of 2, [1] is the text \"a\""),
+        (json!({"text": "a"}), "not an object"),
+        (json!(true), "not true"),
+    ] {
+        let answer = server.post("/v1/completions", &json!({"prompt": prompt, "max_tokens": 1})).await;
+        let message = answer.error()["message"].as_str().unwrap().to_owned();
+        assert!(
+            message.starts_with("`prompt` must be a text that is not empty, ") && message.ends_with(sent),
+            "{message}"
+        );
+    }
+    let busy = server.chat("busy", json!({})).await;
+    assert!(busy.error()["message"].as_str().unwrap().contains("; ask again in "), "{}", busy.text);
+}

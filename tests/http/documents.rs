@@ -6,7 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chimere::documents::{Chunk, Collection, CollectionId, Document, DocumentId, Found, Rank};
 use chimere::http::HttpLimits;
-use chimere::service::{DocumentAnswer, DocumentCommand, DocumentsWish, NewDocument, Principal, ServiceError};
+use chimere::service::{
+    DocumentAnswer, DocumentCommand, DocumentsWish, FolderState, ListedCollection, NewDocument, Principal, ServiceError,
+};
 use serde_json::{Value, json};
 
 use crate::fake::{ADMIN_KEY, CHAT_KEY, METRICS_KEY};
@@ -75,7 +77,17 @@ pub fn answer(principal: &Principal, command: &DocumentCommand) -> Result<Docume
             let passages = vec![found(own), found(shelved(2, "somebody"))];
             DocumentAnswer::Found { passages, no_vectors: Some("no model".to_owned()) }
         }
-        DocumentCommand::Collections => DocumentAnswer::Collections(vec![(own.1, 2, 6), (shelved(1, "x").1, 1, 3)]),
+        DocumentCommand::Collections => {
+            let listed = |collection, documents, folder| ListedCollection {
+                collection,
+                documents,
+                passages: 3 * documents,
+                folder,
+            };
+            let folder = FolderState { path: "/srv/papers".into(), state: "followed", ..FolderState::default() };
+            let all = vec![listed(own.1, 2, Some(folder.clone())), listed(shelved(1, "x").1, 1, Some(folder))];
+            DocumentAnswer::Collections(all)
+        }
         DocumentCommand::Share { .. } => DocumentAnswer::Collection { collection: own.1 },
         DocumentCommand::RemoveCollection(_) => {
             DocumentAnswer::RemovedCollection { id: own.1.id.clone(), documents: 2 }
@@ -215,6 +227,26 @@ async fn documents_are_listed_shown_searched_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lists_say_which_documents_are_damaged() {
+    let server = server().await;
+    let lists = async || {
+        let body = json!({"query": "boiler"});
+        let found = of(&server, "POST", "/v1/documents/search", CHAT_KEY, Some(&body)).await.json();
+        let mut said = vec![found["message"].clone()];
+        for path in ["/v1/documents", "/v1/collections"] {
+            said.push(of(&server, "GET", path, CHAT_KEY, None).await.json()["message"].clone());
+        }
+        said
+    };
+    assert_eq!(lists().await, [const { Value::Null }; 3]);
+    *server.fake.damage.lock().unwrap() = Some("1 document is damaged".to_owned());
+    assert_eq!(
+        lists().await,
+        [json!("1 document is damaged"), json!("1 document is damaged"), json!("1 document is damaged")]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reply_tells_its_sources_and_what_of_it_stands_on_them() {
     let server = server().await;
     let ask = async |order: &str, documents: Value| {
@@ -272,6 +304,8 @@ async fn who_reads_a_collection_is_told_to_whom_it_belongs() {
     let (own, other) = (&all["data"][0], &all["data"][1]);
     assert_eq!((&own["own"], &own["readers"], &own["documents"]), (&json!(true), &json!(["bob"]), &json!(2)));
     assert_eq!((&other["own"], other.get("readers"), other.get("principal")), (&json!(false), None, None));
+    // Where another's files lie is not told.
+    assert_eq!((&own["folder"]["path"], other.get("folder")), (&json!("/srv/papers"), None));
     let all = of(&server, "GET", "/v1/collections", ADMIN_KEY, None).await.json();
     assert_eq!(all["data"][1]["principal"], "x");
     let body = json!({"name": "papers", "readers": ["bob", "*"]});

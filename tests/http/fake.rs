@@ -14,7 +14,7 @@ use chimere::service::{
     AuthError, DocumentAnswer, DocumentCommand, DocumentsWish, EmbedFor, EmbedModel, Embedded, FeedbackKept,
     FeedbackRequest, Forgotten, FurtherModel, LessonCommand, Listed, ModelWish, NightCommand, PlanSummary, Principal,
     ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt, SessionUse,
-    ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
+    ShownPrompt, StepEvent, StepsWish, Taught, TokenPieces, TurnFilter, TurnText,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
@@ -50,6 +50,8 @@ pub struct Fake {
     pub feedbacks: Mutex<Vec<(String, FeedbackRequest)>>,
     pub lesson_commands: Mutex<Vec<(String, LessonCommand)>>,
     pub document_commands: Mutex<Vec<(String, DocumentCommand)>>,
+    /// What is wrong with the documents' files.
+    pub damage: Mutex<Option<String>>,
     pub forgets: Mutex<Vec<TurnFilter>>,
     pub nights: Mutex<Vec<NightCommand>>,
     pub wishes: Mutex<Vec<(ModelWish, bool)>>,
@@ -518,6 +520,10 @@ impl Service for Fake {
         let lessons = crate::lessons::answer(&principal, &command);
         self.lesson_commands.lock().unwrap().push((principal.name, command));
         Box::pin(async move { lessons })
+    }
+
+    fn damage(&self, of: Taught, _: &Principal) -> Option<String> {
+        self.damage.lock().unwrap().clone().filter(|_| of == Taught::Documents)
     }
 
     fn documents(

@@ -216,7 +216,7 @@ impl Work {
         let rules = &self.schedule.selection;
         let fresh = selected.new + selected.retried;
         if fresh < rules.pairs_min {
-            let most = selected.most_refused().map_or(String::new(), |why| format!("; most refused: {why}"));
+            let most = selected.most_refused().map_or(String::new(), |why| format!(". Most refused: {why}"));
             let words = format!(
                 "nothing to learn: {}, {} are needed{most}",
                 counted(fresh, "new pair", "new pairs"),

@@ -99,7 +99,8 @@ impl Work {
             }
         }
         self.keep_found(&found).await?;
-        Ok(Event::Passed { words: found.words() })
+        let words = found.words();
+        Ok(if found.would_change().is_empty() { Event::Passed { words } } else { Event::WouldChange { words } })
     }
 
     /// What an earlier life of this run has written down.

@@ -79,22 +79,7 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
     });
     let before = work.before.as_ref().and_then(|run| read(&desk.run_dir(run)).ok().flatten());
     let optimised = optimised(desk, run);
-    let undo = match &outcome {
-        Outcome::Promoted { generation, .. } => {
-            format!("`chimere rollback` ends the canary of generation {generation} and keeps the champion")
-        }
-        Outcome::Done { .. } if run.order.job == Job::EngramWrite => {
-            "`chimere engram revoke --principal NAME` takes out what somebody said; forgotten turns go at the next writing"
-                .to_owned()
-        }
-        _ => match optimised.as_ref().map(Optimised::changed).filter(|routes| !routes.is_empty()) {
-            Some(routes) => {
-                let commands: Vec<_> = routes.iter().map(|route| format!("`chimere pipeline reset {route}`")).collect();
-                format!("{}: the shipped prompt answers again, at once", commands.join(", "))
-            }
-            None => "nothing was changed, there is nothing to undo".to_owned(),
-        },
-    };
+    let undo = report::undo(run.order.job, &outcome, optimised.as_ref());
     Report {
         format: report::FORMAT,
         order: run.order.clone(),

@@ -43,8 +43,11 @@ impl Work {
             let made = embedder.index(newest.newest_first().collect(), &examples.index()).await;
             let index = made.map_err(|why| why.to_string())?;
             let (words, same) = (said(&index, &examples.index(), refused, older), *examples.index() == index);
-            if same || self.run.order.dry_run {
+            if same {
                 return Ok(Event::Nothing { words });
+            }
+            if self.run.order.dry_run {
+                return Ok(Event::WouldChange { words });
             }
             self.desk.pass("reindex.made").map_err(|error| error.to_string())?;
             let target = examples.clone();
@@ -86,14 +89,14 @@ impl Newest {
 fn said(index: &Index, before: &Index, refused: u64, older: u64) -> String {
     let shared = index.examples().iter().filter(|example| example.shared).count();
     let mut words = format!(
-        "{} in the index, {shared} of them for everybody; {} before; {} not be shown",
+        "{} in the index, {shared} of them for everybody; {} before. {} not be shown",
         counted(index.examples().len(), "verified exchange", "verified exchanges"),
         before.examples().len(),
         counted(refused, "turn may", "turns may")
     );
     if older > 0 {
         let older = counted(older, "was", "were");
-        words.push_str(&format!("; {older} left out, older than the newest {EXAMPLES_MAX}"));
+        words.push_str(&format!(". {older} left out, older than the newest {EXAMPLES_MAX}"));
     }
     words
 }
@@ -140,6 +143,8 @@ mod tests {
     fn a_night_says_what_was_left_out() {
         let none = Index::new(2, [0; 32], Vec::new());
         assert!(!said(&none, &none, 4, 0).contains("left out"));
-        assert!(said(&none, &none, 4, 2).ends_with("; 2 were left out, older than the newest 100000"));
+        let said = said(&none, &none, 123_456, 123_456);
+        assert!(said.split(". ").all(|part| part.split_whitespace().count() <= 17), "{said}");
+        assert!(said.ends_with(". 123456 were left out, older than the newest 100000"));
     }
 }

@@ -120,10 +120,10 @@ impl Work {
         }
         let words = report.words();
         self.keep(report).await?;
-        Ok(match none {
-            true => Event::Nothing { words },
-            false if self.run.order.dry_run => Event::Nothing { words: format!("dry run, nothing written: {words}") },
-            false => Event::Passed { words },
+        Ok(match (none, self.run.order.dry_run) {
+            (true, _) => Event::Nothing { words },
+            (false, true) => Event::WouldChange { words },
+            (false, false) => Event::Passed { words },
         })
     }
 

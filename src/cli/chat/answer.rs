@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use chimere::plural::counted;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cli::client::{Client, printable};
 
@@ -187,6 +187,20 @@ impl Answer {
         format!("{what}{at}")
     }
 
+    /// What is to be told of an answer that the daemon does not remember.
+    pub fn lost(&self) -> Option<&'static str> {
+        match &self.own["kept"] {
+            Value::Bool(false) => Some(
+                "this answer is not remembered: the daemon could not write it to its turn log. `chimere doctor` says why",
+            ),
+            Value::String(_) => Some(
+                "whether this answer is remembered is not known: the turn log did not answer in time. `chimere doctor` \
+                 says more",
+            ),
+            _ => None,
+        }
+    }
+
     /// The lessons that it was shown.
     pub fn lessons(&self) -> Option<String> {
         let ids: Vec<_> = self.own["lessons"].as_array()?.iter().filter_map(Value::as_str).map(printable).collect();
@@ -222,8 +236,40 @@ impl Answer {
         Some(sources.iter().map(one).collect())
     }
 
+    /// Takes the figures of an answer that was stopped from the turn that the daemon kept of it.
+    pub fn take_turn(&mut self, turn: &Value) {
+        let part = &turn["generations"][0];
+        if part["usage"].is_null() {
+            return;
+        }
+        let usage = &part["usage"];
+        self.usage = json!({
+            "prompt_tokens": usage["prompt_tokens"],
+            "prompt_tokens_details": { "cached_tokens": usage["cached_tokens"] },
+            "completion_tokens": usage["completion_tokens"],
+            "completion_tokens_details": { "reasoning_tokens": usage["thinking_tokens"] },
+        });
+        self.own = json!({
+            "timings": part["timings"],
+            "route": turn["route"],
+            "because": "as its turn says",
+            "tier": turn["tier"],
+            "pipeline_version": turn["pipeline_version"],
+            "turn": turn["id"],
+        });
+        self.finish_reason = part["finish_reason"].as_str().map(str::to_owned);
+    }
+
     /// The figures of `/stats`.
     pub fn stats(&self) -> String {
+        if self.usage.is_null() {
+            let turn = self.id.as_deref().map(|id| format!(" (turn {})", printable(id))).unwrap_or_default();
+            return format!(
+                "there are no figures: the answer ended after {:.2} s without them{turn}. /stats a moment later may find \
+                 those of its turn",
+                self.elapsed_s
+            );
+        }
         let number = |value: &Value| value.as_f64().unwrap_or_default();
         let completion = number(&self.usage["completion_tokens"]);
         let timings = &self.own["timings"];
@@ -271,6 +317,21 @@ mod tests {
         assert_eq!(spoken.cut(), "the answer was cut at its limit of 3 tokens");
         assert_eq!(cut("", json!({"completion_tokens": 3})).cut(), "the thought took the whole limit of 3 tokens");
         assert_eq!(cut("The", json!(null)).cut(), "the answer was cut at its limit");
+    }
+
+    #[test]
+    fn a_stopped_answer_has_the_figures_of_its_turn_or_says_that_there_are_none() {
+        let mut stopped = Answer { id: Some("turn-1".to_owned()), elapsed_s: 1.5, ..Answer::default() };
+        let said = stopped.stats();
+        assert!(said.contains("there are no figures") && said.contains("1.50 s") && !said.contains(" 0 "), "{said}");
+        stopped.take_turn(&json!(null));
+        assert!(stopped.usage.is_null());
+        let part = json!({"usage": {"prompt_tokens": 12, "completion_tokens": 7}, "timings": {"decode_ms": 60.0},
+            "finish_reason": "aborted"});
+        stopped.take_turn(&json!({"id": "turn-1", "route": "code", "tier": "fast", "generations": [part]}));
+        let said = stopped.stats();
+        assert!(said.contains("prompt 12 (cached 0), completion 7") && said.contains("100.0 tokens/s"), "{said}");
+        assert!(said.contains("route    code") && said.contains("turn     turn-1, finish aborted"), "{said}");
     }
 
     #[test]

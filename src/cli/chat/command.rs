@@ -1,4 +1,6 @@
-//! What a line typed at the prompt means: a message, a command, or the part of a message.
+//! What a line typed at the terminal means: a message, a command, or the part of a message.
+
+use chimere::store::files::without_mark;
 
 /// Thought as the user asked for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,8 +123,9 @@ pub fn correction(line: &str) -> Option<&str> {
 }
 
 /// The question in a piped text, without the `/quit` that ends one; `None`: there is nothing but that. What begins with
-/// another command was meant for the prompt.
+/// another command was meant for a conversation at a terminal.
 pub fn piped(text: &str) -> Result<Option<String>, String> {
+    let text = without_mark(text);
     let leaves = |line: &str| line.starts_with('/') && parse(line) == Ok(Command::Quit);
     let mut lines: Vec<&str> = text.lines().collect();
     while lines.last().is_some_and(|line| line.trim().is_empty() || leaves(line)) {
@@ -132,12 +135,12 @@ pub fn piped(text: &str) -> Result<Option<String>, String> {
     }
     let first = lines.first().copied().unwrap_or_default();
     let name = first.split_whitespace().next().unwrap_or_default();
-    let mut of_prompt =
+    let mut of_terminal =
         ["/help", "/?"].into_iter().chain(HELP.lines().filter_map(|line| line.split_whitespace().next()));
-    let is_command = first.starts_with('/') && of_prompt.any(|known| known == name);
+    let is_command = first.starts_with('/') && of_terminal.any(|known| known == name);
     if is_command {
         return Err(format!(
-            "`{name}` is a command of the prompt, and standard input is one question: begin a conversation at a terminal, \
+            "`{name}` is a command of a conversation, and standard input is one question: begin a conversation at a terminal, \
              use an option (`chimere chat --help`), or give the question as an argument"
         ));
     }
@@ -221,11 +224,12 @@ mod tests {
             ("/etc/passwd is a file. Of what?", Some("/etc/passwd is a file. Of what?")),
             ("say\n/quit\nplease", Some("say\n/quit\nplease")),
             ("/* a comment */", Some("/* a comment */")),
+            ("\u{feff}What is 1 + 1?\r\n", Some("What is 1 + 1?")),
         ] {
             assert_eq!(piped(text).unwrap().as_deref(), question, "{text}");
         }
         for text in ["/help", "/good", "/bad\n", "/correct 42", "/new\nWhat is 1 + 1?\n/quit\n", "/think maybe"] {
-            assert!(piped(text).unwrap_err().contains("is a command of the prompt"), "{text}");
+            assert!(piped(text).unwrap_err().contains("is a command of a conversation"), "{text}");
         }
     }
 

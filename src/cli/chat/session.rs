@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use chimere::scoring::correction::right_words;
-use chimere::store::files::write_durable;
+use chimere::store::files::{without_mark, write_durable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -173,7 +173,7 @@ impl Session {
         if fs::metadata(path).with_context(read)?.len() > FILE_BYTES_MAX {
             bail!("{} is larger than a conversation of {FILE_BYTES_MAX} bytes", path.display());
         }
-        let saved: Saved = serde_json::from_str(&fs::read_to_string(path).with_context(read)?)
+        let saved: Saved = serde_json::from_str(without_mark(&fs::read_to_string(path).with_context(read)?))
             .with_context(|| format!("{} is not a saved conversation", path.display()))?;
         if saved.version != VERSION {
             bail!("{} has format version {}, this program reads {VERSION}", path.display(), saved.version);

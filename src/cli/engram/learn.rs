@@ -10,6 +10,7 @@ use chimere::engram::learned::{self, Record};
 use chimere::engram::shelf::{self, Listed, Refused};
 use chimere::engram::{Bytes, Table, nightly};
 use chimere::plural::counted;
+use chimere::store::files::without_mark;
 use serde::Deserialize;
 
 use super::{Of, Output, chosen_tokenizer, scan, write};
@@ -100,7 +101,7 @@ fn records(args: &Learn, vocab: &dyn Vocab) -> anyhow::Result<Vec<Record>> {
     let shown = args.records.display();
     let text = std::fs::read_to_string(&args.records).with_context(|| format!("cannot read {shown}"))?;
     let mut records = Vec::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    for (number, line) in without_mark(&text).lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = || format!("{shown}:{}", number + 1);
         let raw: RawRecord =
             serde_json::from_str(line).map_err(|error| coded(EX_DATAERR, format!("{}: {error}", place())))?;

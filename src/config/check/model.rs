@@ -76,7 +76,7 @@ impl Look<'_> {
     }
 
     /// `named`: somebody named that daemon, or showed it a key.
-    fn unsaid(&self, Unsaid { why, here }: &Unsaid, named: bool) -> Vec<Finding> {
+    fn unsaid(&self, Unsaid { why, here, .. }: &Unsaid, named: bool) -> Vec<Finding> {
         let unseen = if *here { "what it serves, and the memory that it holds, are" } else { "what it serves is" };
         let silent = Finding { what: "served", good: !named, message: format!("{why}; so {unseen} not looked at") };
         let start = self.start(0);
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn what_is_served_elsewhere_or_not_told_is_not_looked_at_here() {
         let flags = Flags { model: Some(nano()), ..Flags::default() };
-        let found = |served, named| found(&flags, &Looked { program: None, served: Some(served), named });
+        let found = |served, named| found(&flags, &Looked { served: Some(served), named, ..Looked::default() });
         // The file of that name lies here too, and is none of that daemon's.
         let far = Served { file: nano(), by: "http://192.0.2.1:1".into(), here: false };
         let [served, model, start, learning, tables] = found(Ok(far), true);
@@ -173,7 +173,7 @@ mod tests {
             (true, false, "so what it serves is not looked at"),
             (false, true, "so what it serves, and the memory that it holds, are not looked at"),
         ] {
-            let unsaid = Unsaid { why: "the key `ann` lacks a scope".into(), here };
+            let unsaid = Unsaid { why: "the key `ann` lacks a scope".into(), here, guarded: true };
             let [served, model, start, learning, tables] = found(Err(unsaid), named);
             let wanted = format!("the key `ann` lacks a scope; {unseen}");
             assert_eq!((served, model, learning, tables), (Some((!named, wanted)), None, None, None));
@@ -217,13 +217,13 @@ mod tests {
         let flags = Flags { model: Some(nano()), ..Flags::default() };
         let unknown = "is not known";
         for (program, here, good) in [(&large, true, true), (&large, false, false), (&broken, true, false)] {
-            let unsaid = Unsaid { why: "it has keys".into(), here };
-            let looked = Looked { program: program.clone(), served: Some(Err(unsaid)), named: false };
+            let unsaid = Unsaid { why: "it has keys".into(), here, guarded: true };
+            let looked = Looked { program: program.clone(), served: Some(Err(unsaid)), ..Looked::default() };
             let (said, message) = found(&flags, &looked)[2].clone().unwrap();
             assert_eq!((said, message.contains(unknown)), (good, good), "{message}");
             assert!(message.contains("takes 30.0 GB, and 2.0 GB are free"), "{message}");
         }
-        let none = found(&flags, &Looked { program: large, served: None, named: false });
+        let none = found(&flags, &Looked { program: large, ..Looked::default() });
         assert!(none[1].as_ref().is_some_and(|(good, _)| !good), "no daemon holds anything: {none:?}");
     }
 }

@@ -304,10 +304,9 @@ fn same(value: &Value, json: &str) -> bool {
 }
 
 /// A value as an error repeats it.
-fn found(value: &Value) -> String {
+pub(crate) fn found(value: &Value) -> String {
     match value {
-        Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
-        Value::Array(items) => format!("an array of {}", items.len()),
+        Value::Array(items) => found_items(items),
         Value::Object(_) => "an object".to_owned(),
         Value::String(text) if text.is_empty() => "an empty text".to_owned(),
         Value::String(text) if text.chars().nth(ECHO_CHARS_MAX).is_some() => {
@@ -315,6 +314,27 @@ fn found(value: &Value) -> String {
         }
         Value::String(text) => format!("the text {text:?}"),
         scalar => scalar.to_string().chars().take(ECHO_CHARS_MAX).collect(),
+    }
+}
+
+/// An array, by its first value and the first that is of another kind.
+fn found_items(items: &[Value]) -> String {
+    let one = |value: &Value| match value {
+        Value::Array(inner) if !inner.is_empty() => format!("an array of {}", inner.len()),
+        other => found(other),
+    };
+    let kind = |value: &Value| match value {
+        Value::Null | Value::Bool(_) => (0, false),
+        Value::Number(_) => (1, whole(value).is_some_and(|whole| whole >= 0)),
+        Value::String(text) => (2, text.is_empty()),
+        Value::Array(inner) => (3, inner.is_empty()),
+        Value::Object(_) => (4, false),
+    };
+    let Some(first) = items.first() else { return "an empty array".to_owned() };
+    let begins = format!("an array of {}: [0] is {}", items.len(), one(first));
+    match items.iter().enumerate().find(|(_, value)| kind(value) != kind(first)) {
+        Some((at, other)) => format!("{begins}, [{at}] is {}", one(other)),
+        None => begins,
     }
 }
 

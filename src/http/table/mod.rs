@@ -2,6 +2,8 @@
 //! comes against it, and the OpenAPI document is made of it, so that the two cannot differ.
 
 mod check;
+
+pub(crate) use check::found;
 mod schema;
 #[cfg(test)]
 mod tests;

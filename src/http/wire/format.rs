@@ -11,6 +11,7 @@ use crate::engine::grammar::{
     Calls, FormTerms, Function, Grammar, GrammarError, NotEnforced, Prepared, check_schema, prepare_until,
 };
 use crate::http::error::ApiError;
+use crate::http::table;
 use crate::meters;
 
 /// Longest name of a schema, bytes (OpenAI's limit).
@@ -128,8 +129,10 @@ pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<AnswerSche
             let strict = strict == Some(true);
             Ok(Some(AnswerSchema { schema, strict, param: "response_format.json_schema.schema" }))
         }
-        _ => {
-            let message = "`response_format` must be of type `text`, `json_object` or `json_schema`";
+        (other, _) => {
+            let sent = table::found(&json!(other));
+            let message =
+                format!("the type of `response_format` must be `text`, `json_object` or `json_schema`, not {sent}");
             Err(ApiError::param("response_format.type", message))
         }
     }
@@ -274,7 +277,7 @@ mod tests {
         let paths: Vec<&str> = asked.not_enforced.iter().map(|told| told.path.as_str()).collect();
         assert_eq!(paths, ["p#/patternProperties/^x1_", "p#/patternProperties/^x2_"]);
         assert_eq!(ready, json!({"type": "object", "patternProperties": {"^x0_": {"type": "null"}}}));
-        assert!(asked.not_enforced.iter().all(|told| told.reason.contains("too many patterns")));
+        assert!(asked.not_enforced.iter().all(|told| told.reason.contains("the patterns are too large")));
         assert_eq!(Asked::default().prepare(&schema, true, "p", over).unwrap(), schema);
     }
 

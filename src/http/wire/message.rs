@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
+use crate::http::table;
 use crate::turn::{Message, Role, ToolCall};
 use crate::whole;
 
 /// Under this name the text of arguments is kept that are no JSON object.
+/// Characters of an unknown type that a refusal repeats.
+const KIND_CHARS_SHOWN: usize = 80;
 const CUT_OFF: &str = "arguments";
 
 /// Calls of one message: twice what a reply may have.
@@ -124,8 +127,9 @@ fn message(raw: RawMessage, at: &str, ids: &mut Ids, limits: &HttpLimits) -> Res
         "user" => Role::User,
         "assistant" => Role::Assistant,
         "tool" => Role::Tool,
-        _ => {
-            let message = "the role must be system, developer, user, assistant or tool";
+        other => {
+            let sent = table::found(&json!(other));
+            let message = format!("the role must be system, developer, user, assistant or tool, not {sent}");
             return Err(ApiError::param(format!("{at}.role"), message));
         }
     };
@@ -192,7 +196,10 @@ fn text(content: Value, at: &str) -> Result<String, ApiError> {
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
-        _ => return Err(ApiError::param(format!("{at}.content"), "the content must be a string or an array of parts")),
+        other => {
+            let message = format!("the content must be a string or an array of parts, not {}", table::found(&other));
+            return Err(ApiError::param(format!("{at}.content"), message));
+        }
     };
     let mut text = String::new();
     for (i, part) in parts.iter().enumerate() {
@@ -213,7 +220,13 @@ fn text(content: Value, at: &str) -> Result<String, ApiError> {
                 )
                 .code("unsupported_content"));
             }
-            _ => return Err(ApiError::param(path, "unknown kind of content part; only `text` is read")),
+            kind => {
+                let of_type =
+                    |kind: &str| format!("of the type {:?}", kind.chars().take(KIND_CHARS_SHOWN).collect::<String>());
+                let sent = kind.map_or_else(|| table::found(part), of_type);
+                let message = format!("a part of the content must be of the type `text`, not {sent}");
+                return Err(ApiError::param(path, message));
+            }
         }
     }
     Ok(text)

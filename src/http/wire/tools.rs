@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
+use crate::http::table;
 use crate::tools::Tool;
 
 /// Longest name of a function, bytes (OpenAI's limit).
@@ -93,49 +94,70 @@ pub(crate) fn tools(
     Ok(Tools { list: tools, built_in: built_in.to_vec(), choice })
 }
 
+/// How a choice names a function.
+const ONE_FUNCTION: &str = r#"`{"type": "function", "function": {"name": "NAME"}}`"#;
+
 fn chosen(choice: &Value) -> Result<Choice, ApiError> {
-    let form =
-        "`tool_choice` must be \"auto\", \"none\", \"required\", or an object of `type` \"function\" with the name";
     let named = |name: &Value| name.as_str().map(|name| Choice::Function(name.chars().take(NAME_BYTES_MAX).collect()));
-    let found = match choice {
-        Value::String(word) => match word.as_str() {
+    let kind = choice.get("type").and_then(Value::as_str);
+    let found = match (choice, kind) {
+        (Value::String(word), _) => match word.as_str() {
             "auto" => Some(Choice::Auto),
             "none" => Some(Choice::None),
             "required" => Some(Choice::Required),
             _ => None,
         },
-        Value::Object(map) if map.get("type").is_some_and(|kind| kind == "allowed_tools" || kind == "custom") => {
-            let message = "only functions can be forced, one by its name or all of them by \"required\"";
+        (_, Some("allowed_tools")) => {
+            let message = "`tool_choice` of the type `allowed_tools` is not supported: send in `tools` only those that may be \
+                           called, and the `mode` (\"auto\" or \"required\") as `tool_choice`";
             return Err(ApiError::unsupported("tool_choice", message));
         }
-        Value::Object(map) if map.get("type").is_some_and(|kind| kind == "function") => {
-            named(&choice["function"]["name"])
+        (_, Some("custom")) => {
+            let message = format!(
+                "`tool_choice` of the type `custom` is not supported: only functions can be forced, one by {ONE_FUNCTION} or \
+                 all of them by \"required\""
+            );
+            return Err(ApiError::unsupported("tool_choice", message));
         }
+        (_, Some("function")) => named(&choice["function"]["name"]),
         _ => None,
     };
-    found.ok_or_else(|| ApiError::param("tool_choice", form))
+    let sent = || match kind {
+        Some("function") => "an object of the type `function` without the text `function.name`".to_owned(),
+        Some(kind) => format!("an object of the type {:?}", kind.chars().take(NAME_BYTES_MAX).collect::<String>()),
+        None => table::found(choice),
+    };
+    found.ok_or_else(|| {
+        let message =
+            format!("`tool_choice` must be \"auto\", \"none\", \"required\" or {ONE_FUNCTION}, not {}", sent());
+        ApiError::param("tool_choice", message)
+    })
 }
 
 fn name(tool: &Value, at: usize) -> Result<&str, ApiError> {
-    let wrong = |part: &str, message: &str| Err(ApiError::param(format!("tools[{at}]{part}"), message));
+    let wrong = |part: &str, message: &str, sent: Option<&Value>| {
+        let sent = sent.map_or_else(|| "and is missing".to_owned(), |sent| format!("not {}", table::found(sent)));
+        Err(ApiError::param(format!("tools[{at}]{part}"), format!("{message}, {sent}")))
+    };
     if !tool.is_object() {
-        return wrong("", "a tool must be an object with `type` and `function`");
+        return wrong("", "a tool must be an object with `type` and `function`", Some(tool));
     }
     if tool.get("type").and_then(Value::as_str) != Some("function") {
-        return wrong(".type", "a tool must be of type `function`");
+        return wrong(".type", "the type of a tool must be `function`", tool.get("type"));
     }
     let Some(function) = tool.get("function").and_then(Value::as_object) else {
-        return wrong(".function", "a tool needs an object `function`");
+        let message = "`function` of a tool must be an object with `name` and `parameters`";
+        return wrong(".function", message, tool.get("function"));
     };
-    if function.get("strict").is_some_and(|strict| !strict.is_boolean() && !strict.is_null()) {
-        return wrong(".function.strict", "`strict` must be a boolean");
+    if let Some(strict) = function.get("strict").filter(|strict| !strict.is_boolean() && !strict.is_null()) {
+        return wrong(".function.strict", "`strict` must be true or false", Some(strict));
     }
-    if function.get("description").is_some_and(|text| !text.is_string() && !text.is_null()) {
-        return wrong(".function.description", "the description must be a string");
+    if let Some(text) = function.get("description").filter(|text| !text.is_string() && !text.is_null()) {
+        return wrong(".function.description", "the description must be a text", Some(text));
     }
     let parameters = function.get("parameters").unwrap_or(&Value::Null);
     if !parameters.is_object() && !parameters.is_null() {
-        return wrong(".function.parameters", "the parameters must be a JSON Schema object");
+        return wrong(".function.parameters", "the parameters must be a JSON Schema object", Some(parameters));
     }
     let allows_object = match &parameters["type"] {
         Value::String(kind) => kind == "object",
@@ -146,12 +168,14 @@ fn name(tool: &Value, at: usize) -> Result<&str, ApiError> {
         return wrong(
             ".function.parameters.type",
             "the arguments of a call are an object: the `type` must be `object`",
+            Some(&parameters["type"]),
         );
     }
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(good) {
-        return wrong(".function.name", "a function's name has 1 to 64 letters, digits, `_` or `-`");
+        let message = "a function's name must have 1 to 64 letters, digits, `_` or `-`";
+        return wrong(".function.name", message, function.get("name"));
     }
     Ok(name)
 }

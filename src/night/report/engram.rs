@@ -134,7 +134,7 @@ impl EngramReport {
     pub fn words(&self) -> String {
         let c = &self.counts;
         format!(
-            "{} of {} in the tables, {} new, {} gone for age, {} withdrawn; {} before, {} now, {} of them for everybody",
+            "{} of {} in the tables, {} new, {} gone for age, {} withdrawn. {} before, {} now, {} of them for everybody",
             counted(c.records, "answer", "answers"),
             counted(c.principals, "principal", "principals"),
             c.records_in,

@@ -32,7 +32,8 @@ impl Report {
     /// The headline, the three sentences, and whatever must not be missed.
     fn write_first(&self, out: &mut String) -> std::fmt::Result {
         let dry = if self.order.dry_run { ", dry run" } else { "" };
-        writeln!(out, "Run {} ({}{dry}): {}\n", self.order.id, self.order.job.name(), headline(&self.outcome))?;
+        let (job, headline) = (self.order.job.name(), headline(self.order.job, &self.outcome));
+        writeln!(out, "Run {} ({job}{dry}): {headline}\n", self.order.id)?;
         for sentence in self.summary().sentences() {
             writeln!(out, "  {sentence}")?;
         }

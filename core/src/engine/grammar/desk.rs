@@ -78,9 +78,7 @@ impl Desk {
         self.pending.enter(id);
         let refused = match self.jobs.try_send(Job { job, form }) {
             Ok(()) => return Ok(()),
-            Err(TrySendError::Full(_)) => {
-                (FailureKind::Busy, format!("{WAITING_MAX} requests wait for their grammar: try again later"))
-            }
+            Err(TrySendError::Full(_)) => (FailureKind::Busy, format!("{WAITING_MAX} requests wait for their grammar")),
             Err(TrySendError::Disconnected(_)) => {
                 (FailureKind::Internal, "the engine no longer compiles grammars".to_owned())
             }

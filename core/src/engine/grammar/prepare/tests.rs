@@ -254,7 +254,7 @@ fn patterns_of_names_are_compared_within_limits() {
         let left = made(false);
         let kept = left.schema["patternProperties"].as_object().unwrap();
         assert!(!kept.is_empty() && !left.not_enforced.is_empty(), "{left:?}");
-        assert!(left.not_enforced.iter().all(|told| told.reason.contains("too many patterns")), "{left:?}");
+        assert!(left.not_enforced.iter().all(|told| told.reason.contains("the patterns are too large")), "{left:?}");
         // Whoever prepares it again agrees, strict or not, and it can be compiled.
         for strict in [true, false] {
             assert_eq!(prepare_again(&left.schema, strict).unwrap().schema, left.schema);
