@@ -78,9 +78,9 @@ fn walk(folder: &Path, within: String, depth: usize, sight: &mut Sight) -> io::R
         let shown = format!("{within}{}", name.to_string_lossy());
         // What went meanwhile is not there.
         let Ok(file) = entry.metadata() else { continue };
-        if name.as_encoded_bytes().starts_with(b".") || !(file.is_dir() || file.is_file()) {
-            sight.passed_over += 1;
-        } else if file.is_dir() && is_made(folder, &entry.path(), &name.to_string_lossy()) {
+        let is_hidden = name.as_encoded_bytes().starts_with(b".");
+        let is_strange = !(file.is_dir() || file.is_file());
+        if is_hidden || is_strange || file.is_dir() && is_made(folder, &entry.path(), &name.to_string_lossy()) {
             sight.passed_over += 1;
         } else if file.is_dir() {
             let below = if depth == DEPTH_MAX {

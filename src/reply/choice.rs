@@ -97,7 +97,7 @@ impl Choice {
     }
 
     /// The same behind so many calls of the conversation.
-    pub(super) fn from_number(mut self, number: u32) -> Self {
+    pub(super) fn numbered_from(mut self, number: u32) -> Self {
         self.tools = self.tools.map(|parser| parser.from_number(number));
         Choice { number, ..self }
     }

@@ -69,7 +69,7 @@ pub(super) async fn open(
     let logprobs = plan.sampling.logprobs.is_some();
     let number = replies.next_call(&plan, &opening.principal);
     let mut choices: Vec<Choice> = (0..request.choices)
-        .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format).from_number(number))
+        .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format).numbered_from(number))
         .collect();
     choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
     choices.iter_mut().for_each(|choice| choice.built_in.clone_from(&offered));

@@ -142,7 +142,7 @@ impl Trial<'_, '_> {
         request.sampling.seed = Some(seed);
         let number = run.replies.next_call(plan, &run.opening.principal);
         let choice = Choice::new(0, seed, plan.sampling.logprobs.is_some(), &plan.tools, run.format());
-        let mut choice = choice.from_number(number);
+        let mut choice = choice.numbered_from(number);
         choice.one_call = self.one_call;
         let spec = Spec { requests: vec![request], choices: vec![choice], shown: false };
         let Generated { choices, logprobs } = self.run.generate(spec).await.map_err(|error| error.to_string())?;
