@@ -36,7 +36,7 @@ const ANEW: &str = "Put a copy of the file back; without one, move it away and m
 pub enum KeyError {
     #[error("cannot read or write {}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    #[error("{}: {message}\n{ANEW}", path.display())]
+    #[error("{}: {message}. {ANEW}", path.display())]
     Parse { path: PathBuf, message: String },
     #[error("{} has format {found}, but this version reads format {FORMAT}: start the version that wrote it. {ANEW}", path.display())]
     Format { path: PathBuf, found: u32 },
@@ -126,9 +126,11 @@ impl KeyRing {
             Ok(None) => return Ok(KeyRing::default()),
             Err(source) => return Err(KeyError::Io { path, source }),
         };
-        let file: KeyFile = toml::from_str(&text).map_err(|error| KeyError::Parse {
-            path: path.clone(),
-            message: error.to_string().trim_end().to_owned(),
+        let file: KeyFile = toml::from_str(&text).map_err(|error| {
+            // In one line: it stands in a list of findings.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            KeyError::Parse { path: path.clone(), message: format!("line {line}: {}", error.message().trim_end()) }
         })?;
         if file.format != FORMAT {
             return Err(KeyError::Format { path, found: file.format });

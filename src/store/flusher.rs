@@ -45,7 +45,10 @@ fn serve(db: &Weak<Db>, mut asked: mpsc::Receiver<Answer>) {
     let mut waiting = Vec::new();
     while asked.blocking_recv_many(&mut waiting, ASKS_MAX) > 0 {
         let Some(db) = db.upgrade() else { return };
-        let flushed = db.flush().map(drop).map_err(|error| error.to_string());
+        let flushed = db.flush().map(drop).map_err(|error| match error {
+            sled::Error::Io(error) => error.to_string(),
+            other => other.to_string(),
+        });
         drop(db);
         for answer in waiting.drain(..) {
             // Whoever stopped waiting needs no answer.

@@ -486,7 +486,9 @@ fn prefix(id: &[u8]) -> Vec<u8> {
 
 pub(super) fn disk(error: sled::Error) -> StoreError {
     match error {
-        sled::Error::Io(_) | sled::Error::CollectionNotFound(_) => StoreError::Disk(error.to_string()),
+        // Its own words are a debugger's.
+        sled::Error::Io(error) => StoreError::from_io(error),
+        sled::Error::CollectionNotFound(_) => StoreError::Disk(error.to_string()),
         sled::Error::Corruption { .. } | sled::Error::ReportableBug(_) | sled::Error::Unsupported(_) => {
             StoreError::Broken(error.to_string())
         }

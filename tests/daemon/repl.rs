@@ -146,7 +146,7 @@ async fn a_conversation_at_a_terminal() {
     // Resumed before the daemon hears of it, the engine might answer to the end.
     until(&daemon, "no reply is under way", |status| status["replies"]["running"] == 0).await;
     assert_eq!(daemon.post("/v1/admin/resume", &json!({})).await.0, 200);
-    terminal.ask("/stats\r", "there are no figures: the answer ended after ");
+    terminal.ask("/stats\r", "finish aborted");
     terminal.ask("/retry\r", "14.");
     // The first question of this conversation once more, from the history.
     terminal.ask("\u{1b}[A\u{1b}[A\r", "14.");

@@ -104,10 +104,9 @@ fn what_is_wrong_is_named_with_what_is_right() {
              array of 1 to 4 arrays of token ids, not 5",
         ),
         (
-            json!({"ids": ["a", "b", [7]]}),
-            "ids",
-            "`ids` must be a text that is not empty, an array of token ids, an array of 1 to 4 texts that are not empty or an \
-             array of 1 to 4 arrays of token ids, not an array of 3: [0] is the text \"a\", [2] is an array of 1",
+            json!({"temperature": [1, 2, "a"]}),
+            "temperature",
+            "`temperature` must be a number between 0 and 2, not an array of 3: [0] is 1, [2] is the text \"a\"",
         ),
         (json!({"parts": []}), "parts", "`parts` must be an array of 1 to 3 spare parts, not an empty array"),
         (json!({"bias": {"1": 2}}), "bias.1", "`bias.1` must be a number between -1 and 1, not 2"),

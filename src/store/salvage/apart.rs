@@ -74,6 +74,8 @@ enum Outcome {
 pub fn rebuild_and_tell(from: &Path, to: &Path, bytes_max: u64) -> String {
     let outcome = match rebuild(from, to, bytes_max) {
         Ok(salvage) => Outcome::Done(salvage),
+        // Who reads it says of what it is.
+        Err(StoreError::Disk(why)) => Outcome::Disk(why),
         Err(error) => Outcome::Disk(error.to_string()),
     };
     serde_json::to_string(&outcome).unwrap_or_default()
