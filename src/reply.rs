@@ -66,6 +66,8 @@ const EVENTS_MAX: usize = 256;
 const PLAN_TIMEOUT_MS: u64 = 5_000;
 /// Why a request is not answered, or not to its end, while another model takes the place of the present one.
 const CHANGING: &str = "the served model is being changed";
+/// Why the daemon begins nothing more.
+const STOPPING: &str = "the daemon is stopping";
 /// Longest name of a conversation, bytes: 128 characters.
 const CONVERSATION_BYTES_MAX: usize = 512;
 /// Tokens of a reply where nobody says how many: so many, and half of the context at most.
@@ -119,7 +121,7 @@ impl Replies {
     /// Starts a reply. Returns when the engine has it, or why it cannot.
     pub async fn start(self: &Arc<Self>, request: ReplyRequest) -> Result<mpsc::Receiver<ReplyEvent>, ServiceError> {
         if self.draining.is_cancelled() {
-            return Err(unavailable("the daemon is stopping", 5));
+            return Err(unavailable(STOPPING, 5));
         }
         check(&request)?;
         self.check_web(&request)?;

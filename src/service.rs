@@ -6,6 +6,7 @@ mod documents;
 mod error;
 mod forget;
 mod lessons;
+mod listed;
 mod night;
 mod session;
 mod steps;
@@ -33,6 +34,7 @@ pub use documents::{
 pub use error::ServiceError;
 pub use forget::{Forgetting, Forgotten};
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};
+pub use listed::{Listed, TurnText};
 pub use night::NightCommand;
 pub use session::{SESSION_NAME_BYTES_MAX, SESSION_NAMES, Session, SessionAt, is_session_name};
 pub use steps::{RunSummary, StepEvent, StepsWish};
@@ -310,21 +312,6 @@ pub struct TurnFilter {
     pub after: Option<TurnId>,
     /// From the newest back; what comes `after` a turn is older then.
     pub newest_first: bool,
-}
-
-/// A kept turn as JSON, written where it was read.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TurnText {
-    pub id: TurnId,
-    pub json: String,
-}
-
-/// A listing, or as much of it as was found in time.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Listed {
-    pub turns: Vec<TurnText>,
-    /// The last turn that was looked at, where its time was up before its end: a further listing goes on behind it.
-    pub next: Option<TurnId>,
 }
 
 /// Texts in one request for embeddings.

@@ -1,10 +1,16 @@
 //! Whole numbers beyond 64 bits in JSON values. Where a number may have any length, [`read`] keeps one that no 64 bits
 //! hold as a text: a mark, then its digits. [`written`] writes such a text as the number that it was.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 /// Reserved for internal use, as `engine::template::MARK` is.
 pub const MARK: char = '\u{fdd2}';
+/// Under this key records have the arguments of a call.
+const ARGUMENTS: &str = "arguments";
+/// Digits of the shortest whole number beyond 64 bits.
+const LONG_DIGITS: usize = 19;
 
 /// The digits of a number that is kept as text.
 pub fn digits(text: &str) -> Option<&str> {
@@ -16,35 +22,95 @@ pub fn digits(text: &str) -> Option<&str> {
 /// JSON whose long whole numbers keep their digits.
 pub fn read(text: &str) -> Result<Value, serde_json::Error> {
     let value = serde_json::from_str(text)?;
-    match marked(text) {
+    match marked(text, |_| true) {
         Some(text) => serde_json::from_str(&text),
         None => Ok(value),
     }
 }
 
-/// Valid JSON with its long whole numbers as marked texts; none where it has none.
-fn marked(text: &str) -> Option<String> {
-    let mut out = String::new();
-    let (mut copied, mut at) = (0, 0);
+/// Valid JSON with its long whole numbers as marked texts, where they stand in such a place; none where it has none.
+pub fn marked(text: &str, there: impl Fn(&[Key<'_>]) -> bool) -> Option<String> {
+    // No shorter number is beyond 64 bits.
+    let long = text.as_bytes().split(|b| !b.is_ascii_digit()).any(|digits| digits.len() >= LONG_DIGITS);
+    if !long {
+        return None;
+    }
+    changed(text, |number, keys| (is_long(number) && there(keys)).then(|| format!("\"{MARK}{number}\"")))
+}
+
+/// Compact JSON of a record whose calls' `arguments` may hold marked texts, with the numbers that they were. Other texts
+/// stay as they are: whoever wrote them may have written a mark.
+pub fn unmarked(text: &str) -> Cow<'_, str> {
+    without_marks(text, within_arguments)
+}
+
+fn without_marks(text: &str, there: fn(&[Key<'_>]) -> bool) -> Cow<'_, str> {
+    if !text.contains(MARK) {
+        return text.into();
+    }
+    let bare = |scalar: &str, keys: &[Key<'_>]| {
+        let text = scalar.strip_prefix('"')?.strip_suffix('"')?;
+        Some(digits(text).filter(|_| there(keys))?.to_owned())
+    };
+    changed(text, bare).map_or(text.into(), Cow::from)
+}
+
+/// Valid JSON in which marked texts anywhere are the numbers that they were.
+pub fn bare(text: &str) -> Cow<'_, str> {
+    without_marks(text, |_| true)
+}
+
+/// A record that was written so: long whole numbers in the arguments of its calls keep their digits.
+pub fn read_record(text: &str) -> Result<Value, serde_json::Error> {
+    let value = serde_json::from_str(text)?;
+    marked(text, within_arguments).map_or(Ok(value), |text| serde_json::from_str(&text))
+}
+
+fn within_arguments(keys: &[Key<'_>]) -> bool {
+    keys.contains(&Key::Object(Some(ARGUMENTS)))
+}
+
+/// What leads to a value of a JSON text: an array or object, and the key under which it stands in the object around it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Key<'a> {
+    Array(Option<&'a str>),
+    Object(Option<&'a str>),
+}
+
+/// Valid JSON with other numbers and texts in the place of those for which `change` has some; none where it has none.
+/// `change` is shown each as it is written, but no keys, and what leads to it.
+fn changed(text: &str, change: impl Fn(&str, &[Key<'_>]) -> Option<String>) -> Option<String> {
     let bytes = text.as_bytes();
+    let (mut out, mut keys) = (String::new(), Vec::new());
+    let (mut copied, mut at, mut key) = (0, 0, None);
     while at < bytes.len() {
-        match bytes[at] {
-            b'"' => at = behind_text(bytes, at),
+        let end = match bytes[at] {
+            b'"' => behind_text(bytes, at),
             b'-' | b'0'..=b'9' => {
                 let more = |b: &u8| b.is_ascii_digit() || b"+-.eE".contains(b);
-                let end = at + bytes[at..].iter().take_while(|b| more(b)).count();
-                let number = &text[at..end];
-                if is_long(number) {
-                    out.push_str(&text[copied..at]);
-                    out.extend(['"', MARK]);
-                    out.push_str(number);
-                    out.push('"');
-                    copied = end;
-                }
-                at = end;
+                at + bytes[at..].iter().take_while(|b| more(b)).count()
             }
-            _ => at += 1,
+            other => {
+                match other {
+                    b'{' => keys.push(Key::Object(key.take())),
+                    b'[' => keys.push(Key::Array(key.take())),
+                    b'}' | b']' => keys.truncate(keys.len().saturating_sub(1)),
+                    b',' => key = None,
+                    _ => {}
+                }
+                at += 1;
+                continue;
+            }
+        };
+        let scalar = &text[at..end];
+        if text[end..].trim_start_matches([' ', '\t', '\n', '\r']).starts_with(':') {
+            key = Some(scalar.trim_matches('"'));
+        } else if let Some(other) = change(scalar, &keys) {
+            out.push_str(&text[copied..at]);
+            out.push_str(&other);
+            copied = end;
         }
+        at = end;
     }
     (copied > 0).then(|| out + &text[copied..])
 }
@@ -59,7 +125,7 @@ fn behind_text(bytes: &[u8], mut at: usize) -> usize {
             _ => at += 1,
         }
     }
-    at
+    bytes.len()
 }
 
 fn is_long(number: &str) -> bool {
@@ -131,6 +197,41 @@ mod tests {
         }
         assert_eq!(read(r#"{"a": 1}"#).unwrap(), json!({"a": 1}));
         assert_eq!(read("[1e400]").unwrap_err().to_string(), "number out of range at line 1 column 6");
+    }
+
+    #[test]
+    fn only_texts_within_the_arguments_of_calls_become_numbers_again() {
+        let long = "\u{fdd2}123456789012345678901234567890";
+        let bare = "123456789012345678901234567890";
+        for (record, told) in [
+            (json!({"calls": [{"name": "f", "arguments": {"n": long, "l": [long, {long: "x"}]}}]}), 2),
+            (json!({"content": long, "arguments": long, "l": ["arguments", {"a": long}]}), 0),
+            (json!({"arguments": [long]}), 0),
+            (json!({"arguments": {"t": "\u{fdd2}1x", "q": "a\"\u{fdd2}1", "n": "\u{fdd2}-7"}, "n": long}), 1),
+        ] {
+            let text = record.to_string();
+            let found = unmarked(&text);
+            assert_eq!(read_record(&found).unwrap(), record, "{found}");
+            let marks = |text: &str| text.matches(MARK).count();
+            assert_eq!(marks(&text) - marks(&found), told, "{found}");
+            assert_eq!(found.contains(&format!("\"n\":{bare}")), told == 2, "{found}");
+        }
+        assert_eq!(unmarked("{\"a\": 1}"), "{\"a\": 1}");
+    }
+
+    #[test]
+    fn numbers_are_marked_in_their_place_alone() {
+        let text =
+            r#"{"a": 18446744073709551616, "b": [{"c" : {"\"}": 18446744073709551616, "d": "18446744073709551616"}}]}"#;
+        let there = |keys: &[Key<'_>]| {
+            keys == [Key::Object(None), Key::Array(Some("b")), Key::Object(None), Key::Object(Some("c"))]
+        };
+        let found = marked(text, there).unwrap();
+        assert_eq!(found.matches(MARK).count(), 1);
+        let value: Value = serde_json::from_str(&found).unwrap();
+        assert_eq!(digits(value["b"][0]["c"]["\"}"].as_str().unwrap()), Some("18446744073709551616"));
+        assert_eq!(marked(text, |_| false), None);
+        assert_eq!(marked("[1, 2]", |_| true), None);
     }
 
     #[test]

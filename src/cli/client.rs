@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use chimere::whole;
 use serde_json::Value;
 
 use super::exit::{EX_DATAERR, EX_IOERR, EX_NOPERM, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, coded, note};
@@ -145,9 +146,13 @@ impl Client {
             return coded(EX_TEMPFAIL, format!("the daemon at {} did not answer in time", self.base));
         }
         if error.is_decode() {
-            return coded(EX_IOERR, format!("what answers at {} is no daemon of ours: is --url right?", self.base));
+            return self.stranger();
         }
         coded(EX_IOERR, format!("talking to {}: {error}", self.base))
+    }
+
+    fn stranger(&self) -> anyhow::Error {
+        coded(EX_IOERR, format!("what answers at {} is no daemon of ours: is --url right?", self.base))
     }
 
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
@@ -175,7 +180,8 @@ impl Client {
 
     async fn json(&self, request: reqwest::RequestBuilder) -> anyhow::Result<Value> {
         let response = self.send(request).await?;
-        response.json().await.map_err(|error| self.unreachable(&error))
+        let text = response.text().await.map_err(|error| self.unreachable(&error))?;
+        whole::read_record(&text).map_err(|_| self.stranger())
     }
 
     /// A POST answered by an event stream. Dropping the stream cancels the reply.
@@ -259,7 +265,7 @@ impl Events {
             self.done = true;
             return Ok(None);
         }
-        let event: Value = serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
+        let event = whole::read_record(&data).context("the daemon sent an event that is not JSON")?;
         if let Some(message) = event["error"]["message"].as_str() {
             return Err(coded(EX_SOFTWARE, printable(message)));
         }

@@ -18,7 +18,7 @@ use chimere::lessons::Lessons;
 use chimere::night::forget;
 use chimere::night::library::Library;
 use chimere::plural::counted;
-use chimere::service::{Forgetting, Forgotten, TurnFilter};
+use chimere::service::{Forgetting, Forgotten, TurnFilter, TurnText};
 use chimere::store::files::{CHAT_HISTORY, LockError, StateLock, remove_file_if_there};
 use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Role, Turn, TurnId};
@@ -454,8 +454,7 @@ fn query(filter: &TurnFilter) -> Vec<(&'static str, String)> {
 }
 
 fn line(out: &mut dyn Write, turn: &Turn) -> anyhow::Result<()> {
-    serde_json::to_writer(&mut *out, turn)?;
-    Ok(out.write_all(b"\n")?)
+    Ok(writeln!(out, "{}", TurnText::of(turn)?.json)?)
 }
 
 fn summary(turn: &Turn) -> String {

@@ -16,6 +16,7 @@ use super::error::ApiError;
 use super::limits::HttpLimits;
 use super::table::Table;
 use super::unique::Unique;
+use crate::whole::{self, Key};
 
 /// Longest piece of client text that an error repeats, characters.
 const ECHO_CHARS_MAX: usize = 80;
@@ -211,7 +212,8 @@ pub(crate) fn object(bytes: &[u8], limits: &HttpLimits) -> Result<Map<String, Va
         .code("json_too_deep"));
     }
     let invalid = |message: String| ApiError::invalid(message).code("invalid_json");
-    match serde_json::from_slice(bytes) {
+    let told = std::str::from_utf8(bytes).ok().and_then(|text| whole::marked(text, within_sent_call));
+    match serde_json::from_slice(told.as_deref().map_or(bytes, str::as_bytes)) {
         Ok(Value::Object(map)) => match serde_json::from_slice(bytes) {
             Ok(Unique) => Ok(map),
             Err(error) => Err(invalid(format!("the request body is ambiguous: {error}"))),
@@ -219,6 +221,20 @@ pub(crate) fn object(bytes: &[u8], limits: &HttpLimits) -> Result<Map<String, Va
         Ok(_) => Err(invalid("the request body must be a JSON object".to_owned())),
         Err(error) => Err(invalid(broken(&error))),
     }
+}
+
+/// Within the arguments of a past call, where they are sent as an object: its numbers keep their digits.
+fn within_sent_call(keys: &[Key<'_>]) -> bool {
+    let within = [
+        Key::Object(None),
+        Key::Array(Some("messages")),
+        Key::Object(None),
+        Key::Array(Some("tool_calls")),
+        Key::Object(None),
+        Key::Object(Some("function")),
+        Key::Object(Some("arguments")),
+    ];
+    keys.starts_with(&within)
 }
 
 /// What is wrong with a text that is no JSON. Half of a pair reads like a text that was cut, which it is not.

@@ -18,6 +18,7 @@ use super::wire::reply::{Choice, Head};
 use crate::engine::protocol::Channel;
 use crate::service::{CHOICES_MAX, ReplyEvent, ReplyRequest, ServiceError};
 use crate::turn::{Generation, StepRecord, Usage};
+use crate::whole;
 
 /// A reply under way.
 pub(crate) struct Running {
@@ -198,9 +199,9 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
     }
 }
 
-/// A JSON response.
+/// A JSON response. Records of calls in it have their numbers as such.
 pub(crate) fn json(value: &Value) -> Response {
-    json_text(value.to_string())
+    json_text(whole::unmarked(&value.to_string()).into_owned())
 }
 
 /// As `json`, of a value that is written already.

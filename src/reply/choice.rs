@@ -30,6 +30,8 @@ pub(super) struct Choice {
     pub(super) form: Option<&'static str>,
     /// Where the request offers tools.
     tools: Option<ToolCallParser>,
+    /// The number of its first call within the conversation.
+    number: u32,
     /// The first call counts alone: what the model says beside it is neither told nor kept.
     pub(super) one_call: bool,
     /// The call being written: id, name, arguments so far.
@@ -81,6 +83,7 @@ impl Choice {
             every_token: false,
             form: None,
             tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools, format)),
+            number: 0,
             one_call: false,
             call: None,
             built_in: Vec::new(),
@@ -93,12 +96,19 @@ impl Choice {
         }
     }
 
+    /// The same behind so many calls of the conversation.
+    pub(super) fn from_number(mut self, number: u32) -> Self {
+        self.tools = self.tools.map(|parser| parser.from_number(number));
+        Choice { number, ..self }
+    }
+
     /// The next generation of the same answer begins; what was said stands.
     pub(super) fn go_on(&mut self, tools: &[Value], format: &'static Format) {
         let Generation { thinking, content, .. } = &self.generation;
         self.begins = [thinking.len(), content.len()];
         self.parted = [!thinking.is_empty(), !content.is_empty()];
-        self.tools = Some(ToolCallParser::new(tools, format));
+        self.number += self.tools.as_ref().map_or(0, ToolCallParser::calls);
+        self.tools = Some(ToolCallParser::new(tools, format).from_number(self.number));
         self.unshown = self.unshown.take().map(|_| Default::default());
         (self.started, self.finished, self.silent, self.channel) = (false, false, false, Channel::Answer);
     }

@@ -67,8 +67,9 @@ pub(super) async fn open(
     });
     let seed = plan.sampling.seed.unwrap_or(0);
     let logprobs = plan.sampling.logprobs.is_some();
+    let number = replies.next_call(&plan, &opening.principal);
     let mut choices: Vec<Choice> = (0..request.choices)
-        .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format))
+        .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format).from_number(number))
         .collect();
     choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
     choices.iter_mut().for_each(|choice| choice.built_in.clone_from(&offered));

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::generate::chat_input;
 use super::seat::Seat;
-use super::{Replies, check, unavailable};
+use super::steps::instructed;
+use super::{Replies, STOPPING, check, unavailable};
 use crate::actors::inference::Ask;
 use crate::engine::protocol::{Event, FailureKind};
 use crate::lessons::note;
 use crate::service::{NoLessons, ReplyInput, ReplyRequest, ServiceError, ShownExample, ShownPrompt};
-use crate::turn::{Note, Plan, Thinking, Work};
+use crate::turn::{Note, Plan, Step, Thinking, Work};
 
 /// Longest wait for the engine's answer: a long prompt, read by a library on a busy machine.
 const PROMPT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,22 +24,27 @@ pub(super) struct Terms {
 }
 
 impl Replies {
-    /// The prompt that a chat request would be answered from.
+    /// The prompt that a chat request would be answered from. It only looks: a reply may be under way in the session, and
+    /// what the steps before the answer would write is not known.
     pub async fn preview(&self, mut request: ReplyRequest) -> Result<ShownPrompt, ServiceError> {
+        if self.draining.is_cancelled() {
+            return Err(unavailable(STOPPING, 5));
+        }
         check(&request)?;
         self.check_web(&request)?;
+        let _permit = self.permits.enter(&request.principal.name)?;
         let seat = self.seat(request.model.as_deref()).await?;
-        let _session = self.resume(&mut request).await?;
+        self.look(&mut request).await?;
         let Terms { plan, .. } = self.terms(&mut request, &seat).await?;
         if !matches!(request.input, ReplyInput::Chat { .. }) {
             return Err(ServiceError::Internal("only a chat has a prompt of its own".to_owned()));
         }
-        let mut messages = plan.messages.clone();
-        self.withheld.put_back(&request.principal.name, &mut messages);
+        let messages = self.withheld.whole(&request.principal.name, &plan.messages);
+        let instruction = plan.steps.iter().find_map(Step::instruction).unwrap_or_default();
         let with = |notes: &[Note]| {
             let mut messages = messages.clone();
             note::show(&mut messages, notes);
-            chat_input(&plan, messages, self.clock.date())
+            chat_input(&plan, instructed(messages, instruction, &[]), self.clock.date())
         };
         let (chat, ..) = self.noted(&seat, plan.notes.clone(), plan.max_tokens, with).await;
         let answer = seat.inference.send_within(Ask::ApplyTemplate { chat }, PROMPT_TIMEOUT).await;

@@ -111,8 +111,7 @@ impl ReplyRun<'_> {
 
     /// The plan's conversation, with the built-in calls that its client was not told of and the lessons that it is shown.
     pub(super) fn said(&self, notes: &[Note]) -> Vec<Message> {
-        let mut messages = self.plan.messages.clone();
-        self.replies.withheld.put_back(&self.opening.principal, &mut messages);
+        let mut messages = self.replies.withheld.whole(&self.opening.principal, &self.plan.messages);
         note::show(&mut messages, notes);
         messages.extend(self.evidence.iter().cloned());
         messages

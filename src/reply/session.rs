@@ -11,7 +11,7 @@ use crate::actors::memory::{MemoryError, Resume};
 use crate::scoring::correction::said_right;
 use crate::service::{ReplyInput, ReplyRequest, ServiceError, Session, SessionUse};
 use crate::store::{GoesOn, StoreError};
-use crate::turn::{Role, TurnId};
+use crate::turn::{Message, Role, Turn, TurnId};
 
 /// Sessions, by principal and name, that a reply is under way in: at most one for each reply.
 #[derive(Default)]
@@ -77,6 +77,21 @@ impl Held {
 }
 
 impl Replies {
+    /// Puts what was said in the session that a request names in front, and leaves the session to others.
+    pub(super) async fn look(&self, request: &mut ReplyRequest) -> Result<(), ServiceError> {
+        let Some(name) = request.session.clone() else { return Ok(()) };
+        if let Some((_, turn)) = self.found(request.principal.name.clone(), name).await? {
+            put_in_front(request, said_right(turn));
+        }
+        Ok(())
+    }
+
+    /// A session, and the turn that it has come to; an error where there is none and no room for one more.
+    async fn found(&self, principal: String, name: String) -> Result<Option<(Session, Turn)>, ServiceError> {
+        let found = self.memory.send_within(Resume { principal, name, begins: true }, *self.append_timeout.get()).await;
+        found.map_err(|error| super::unavailable(&error.to_string(), 1))?.map_err(refused)
+    }
+
     /// Takes the session that a request names and puts what was said in it in front.
     pub(super) async fn resume(&self, request: &mut ReplyRequest) -> Result<Option<Held>, ServiceError> {
         let Some(name) = request.session.clone() else { return Ok(None) };
@@ -88,19 +103,23 @@ impl Replies {
         let (created_ms, from, messages, let_go) = (None, None, 0, false);
         let (owner, own) = (principal.clone(), name.clone());
         let mut held = Held { under_way, principal: owner, name: own, created_ms, from, messages, let_go };
-        let resume = Resume { principal, name: name.clone(), begins: true };
-        let found = self.memory.send_within(resume, *self.append_timeout.get()).await;
-        let found = found.map_err(|error| super::unavailable(&error.to_string(), 1))?.map_err(refused)?;
+        let found = self.found(principal, name.clone()).await?;
         request.conversation.get_or_insert(name);
-        if let (Some((session, turn)), ReplyInput::Chat { messages, .. }) = (found, &mut request.input) {
+        if let (Some((session, turn)), ReplyInput::Chat { .. }) = (found, &request.input) {
             held.from = Some(turn.id.clone());
             let said = said_right(turn);
             (held.created_ms, held.messages) = (Some(session.created_ms), said.len());
-            // The system's text is the request's own affair; it stays in front.
-            let own = messages.iter().take_while(|m| m.role == Role::System).count();
-            messages.splice(own..own, said);
+            put_in_front(request, said);
         }
         Ok(Some(held))
+    }
+}
+
+/// The system's text is the request's own affair; it stays in front.
+fn put_in_front(request: &mut ReplyRequest, said: Vec<Message>) {
+    if let ReplyInput::Chat { messages, .. } = &mut request.input {
+        let own = messages.iter().take_while(|m| m.role == Role::System).count();
+        messages.splice(own..own, said);
     }
 }
 

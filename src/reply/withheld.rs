@@ -2,10 +2,13 @@
 //! results of its own, they stand in front again, so that the model reads what it had read. They lie in memory alone:
 //! without them the history reads all the same.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::turn::{Message, Role, ToolCall};
+use super::Replies;
+use crate::toolcall::next_number;
+use crate::turn::{Message, Plan, Role, ToolCall};
 
 /// Replies of which they are kept, and bytes of all results. The oldest go first.
 const REPLIES_MAX: usize = 1_024;
@@ -13,10 +16,28 @@ const BYTES_MAX: usize = 16 << 20;
 
 struct Kept {
     principal: String,
-    /// Of the client's first call.
-    call: String,
+    place: Place,
     messages: Arc<Vec<Message>>,
     bytes: usize,
+}
+
+/// Calls of a client's tools, and what was asked before them. Ids alone may be those of another conversation: some models
+/// count the calls of each.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Place {
+    asked: u64,
+    ids: BTreeSet<String>,
+}
+
+impl Place {
+    /// `None`: there is no call.
+    fn of(calls: &[ToolCall], before: &[Message]) -> Option<Place> {
+        let mut asked = DefaultHasher::new();
+        let question = before.iter().rfind(|message| message.role == Role::User);
+        question.map(|message| message.content.as_str()).hash(&mut asked);
+        let ids: BTreeSet<String> = calls.iter().map(|call| call.id.clone()).collect();
+        (!ids.is_empty()).then(|| Place { asked: asked.finish(), ids })
+    }
 }
 
 #[derive(Default)]
@@ -27,9 +48,9 @@ impl Withheld {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the messages that led to these calls of the client's tools.
-    pub(super) fn keep(&self, principal: &str, calls: &[ToolCall], messages: &[Message]) {
-        let Some(first) = calls.first().filter(|_| !messages.is_empty()) else { return };
+    /// Keeps the messages that led, behind this conversation, to these calls of the client's tools.
+    pub(super) fn keep(&self, principal: &str, said: &[Message], calls: &[ToolCall], messages: &[Message]) {
+        let Some(place) = Place::of(calls, said).filter(|_| !messages.is_empty()) else { return };
         // Text beside the calls was told, and comes back with the client's own message; a thought stays within its loop.
         let own = |message: &Message| match message.role {
             Role::Assistant => Message { content: String::new(), reasoning_content: None, ..message.clone() },
@@ -38,43 +59,47 @@ impl Withheld {
         let messages: Vec<Message> = messages.iter().map(own).collect();
         let bytes = messages.iter().map(size).sum();
         let mut all = self.all();
-        all.push_back(Kept {
-            principal: principal.to_owned(),
-            call: first.id.clone(),
-            messages: messages.into(),
-            bytes,
-        });
+        all.push_back(Kept { principal: principal.to_owned(), place, messages: messages.into(), bytes });
         while all.len() > REPLIES_MAX || all.iter().map(|kept| kept.bytes).sum::<usize>() > BYTES_MAX {
             all.pop_front();
         }
     }
 
-    fn find(&self, principal: &str, calls: &[ToolCall]) -> Option<Arc<Vec<Message>>> {
-        let first = calls.first()?;
+    fn find(&self, principal: &str, place: &Place) -> Option<Arc<Vec<Message>>> {
         let all = self.all();
-        let found = all.iter().rev().find(|kept| kept.principal == principal && kept.call == first.id);
+        let found = all.iter().rev().find(|kept| kept.principal == principal && kept.place == *place);
         found.map(|kept| kept.messages.clone())
     }
 
-    /// Puts them in front of the client's calls that they led to, where they do not stand there already. A call that the
-    /// history repeats gets them at its last place alone.
-    pub(super) fn put_back(&self, principal: &str, messages: &mut Vec<Message>) {
+    /// The conversation with those in front of the client's calls that they led to, where they do not stand there already.
+    /// Calls that the history repeats get them at their last place alone.
+    pub(super) fn whole(&self, principal: &str, messages: &[Message]) -> Vec<Message> {
+        let mut messages = messages.to_vec();
         let mut done = HashSet::new();
         for at in (0..messages.len()).rev() {
-            let Some(first) = messages[at].tool_calls.first() else { continue };
-            if !done.insert(first.id.clone()) {
+            let Some(place) = Place::of(&messages[at].tool_calls, &messages[..at]) else { continue };
+            if done.contains(&place) {
                 continue;
             }
-            let Some(kept) = self.find(principal, &messages[at].tool_calls) else { continue };
-            if !messages[..at].ends_with(&kept) {
+            let kept = self.find(principal, &place);
+            done.insert(place);
+            if let Some(kept) = kept.filter(|kept| !messages[..at].ends_with(kept)) {
                 messages.splice(at..at, kept.iter().cloned());
             }
         }
+        messages
     }
 
     /// Forgets those of a principal, or all.
     pub fn forget(&self, principal: Option<&str>) {
         self.all().retain(|kept| principal.is_some_and(|own| own != kept.principal));
+    }
+}
+
+impl Replies {
+    /// The number of the next call of a plan's conversation.
+    pub(super) fn next_call(&self, plan: &Plan, principal: &str) -> u32 {
+        next_number(self.withheld.whole(principal, &plan.messages).iter().flat_map(|message| &message.tool_calls))
     }
 }
 
@@ -93,6 +118,16 @@ mod tests {
         vec![ToolCall { id: id.to_owned(), name: "f".to_owned(), arguments: json!({}) }]
     }
 
+    fn asked(question: &str) -> Vec<Message> {
+        vec![Message::new(Role::User, question)]
+    }
+
+    /// A question, these calls, and a result.
+    fn said(question: &str, calls: Vec<ToolCall>) -> Vec<Message> {
+        let own = Message { tool_calls: calls, ..Message::new(Role::Assistant, "told") };
+        [asked(question), vec![own, Message::new(Role::Tool, "sunny")]].concat()
+    }
+
     fn made(id: &str, text: &str) -> Vec<Message> {
         let asked = Message { tool_calls: calls(id), ..Message::new(Role::Assistant, "told") };
         vec![asked, Message::new(Role::Tool, text)]
@@ -101,46 +136,54 @@ mod tests {
     #[test]
     fn they_stand_in_front_of_the_call_that_they_led_to_for_their_principal() {
         let withheld = Withheld::default();
-        withheld.keep("anna", &calls("c1"), &made("b1", "39.1"));
-        let sent = || {
-            let own = Message { tool_calls: calls("c1"), ..Message::new(Role::Assistant, "told") };
-            vec![Message::new(Role::User, "q"), own, Message::new(Role::Tool, "sunny")]
-        };
-        let mut messages = sent();
-        withheld.put_back("bert", &mut messages);
-        assert_eq!(messages, sent());
-        withheld.put_back("anna", &mut messages);
+        withheld.keep("anna", &asked("q"), &calls("c1"), &made("b1", "39.1"));
+        let sent = || said("q", calls("c1"));
+        assert_eq!(withheld.whole("bert", &sent()), sent());
+        let messages = withheld.whole("anna", &sent());
         let read: Vec<_> = messages.iter().map(|m| (m.role, m.content.as_str())).collect();
         let (assistant, tool) = (Role::Assistant, Role::Tool);
         assert_eq!(read, [(Role::User, "q"), (assistant, ""), (tool, "39.1"), (assistant, "told"), (tool, "sunny")]);
-        let mut twice = sent();
-        twice.extend(sent());
-        withheld.put_back("anna", &mut twice);
+        let twice = withheld.whole("anna", &[sent(), sent()].concat());
         assert_eq!(twice.len(), 8, "the history repeats the call, and what led to it stands there once");
         assert_eq!(twice[5].content, "39.1".to_owned());
-        let once = messages.clone();
-        withheld.put_back("anna", &mut messages);
-        assert_eq!(messages, once, "a second time changes nothing");
+        assert_eq!(withheld.whole("anna", &messages), messages, "a second time changes nothing");
         withheld.forget(Some("bert"));
-        assert!(withheld.find("anna", &calls("c1")).is_some());
+        assert_ne!(withheld.whole("anna", &sent()), sent());
         withheld.forget(None);
-        assert!(withheld.find("anna", &calls("c1")).is_none());
+        assert_eq!(withheld.whole("anna", &sent()), sent());
+    }
+
+    /// Models that count their calls begin anew in each conversation.
+    #[test]
+    fn calls_of_another_conversation_and_a_part_of_the_calls_get_nothing() {
+        let withheld = Withheld::default();
+        let both = || [calls("functions.f:1"), calls("functions.g:2")].concat();
+        withheld.keep("anna", &asked("one"), &both(), &made("functions.b:0", "39.1"));
+        for other in [said("two", both()), said("one", calls("functions.f:1"))] {
+            assert_eq!(withheld.whole("anna", &other), other);
+        }
+        let mut turned = both();
+        turned.reverse();
+        let whole = withheld.whole("anna", &said("one", turned));
+        assert_eq!((whole.len(), whole[2].content.as_str()), (5, "39.1"), "the order of the calls is the client's");
+        assert_eq!(next_number(whole.iter().flat_map(|message| &message.tool_calls)), 3);
     }
 
     #[test]
     fn what_is_kept_is_bounded() {
         let withheld = Withheld::default();
         for n in 0..REPLIES_MAX + 5 {
-            withheld.keep("anna", &calls(&format!("c{n}")), &made("b", "1"));
+            withheld.keep("anna", &[], &calls(&format!("c{n}")), &made("b", "1"));
         }
         assert_eq!(withheld.all().len(), REPLIES_MAX);
-        assert!(withheld.find("anna", &calls("c4")).is_none() && withheld.find("anna", &calls("c5")).is_some());
+        let found = |id: &str| withheld.find("anna", &Place::of(&calls(id), &[]).unwrap()).is_some();
+        assert!(!found("c4") && found("c5"));
         for n in 0..3 {
-            withheld.keep("anna", &calls(&format!("d{n}")), &made("b", &"x".repeat(BYTES_MAX / 2)));
+            withheld.keep("anna", &[], &calls(&format!("d{n}")), &made("b", &"x".repeat(BYTES_MAX / 2)));
         }
         assert_eq!(withheld.all().len(), 1);
-        withheld.keep("anna", &[], &made("b", "1"));
-        withheld.keep("anna", &calls("e"), &[]);
+        withheld.keep("anna", &[], &[], &made("b", "1"));
+        withheld.keep("anna", &[], &calls("e"), &[]);
         assert_eq!(withheld.all().len(), 1, "nothing to be kept");
     }
 }

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use crate::turn::{Generation, ToolCall};
+use crate::whole;
 
 /// Most steps of a thought; neighbouring lines are joined above it.
 pub const THOUGHT_STEPS_MAX: usize = 16;
@@ -97,8 +98,8 @@ pub(super) fn call_text(call: &ToolCall) -> String {
 
 fn plain(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::String(text) => whole::digits(text).unwrap_or(text).to_owned(),
+        other => whole::written(other),
     }
 }
 
@@ -109,11 +110,12 @@ mod tests {
 
     #[test]
     fn lines_of_the_thought_then_the_answer_then_the_calls() {
+        let long = "\u{fdd2}18446744073709551616";
         let call =
-            ToolCall { id: String::new(), name: "add".into(), arguments: json!({"a": 1, "to": "x y", "l": [1, 2]}) };
+            ToolCall { id: String::new(), name: "add".into(), arguments: json!({"a": 1, "to": "x y", "l": [1, long]}) };
         let steps = Steps::split(" 7 + 8 = 15 \n\n so 15\n", "\nThe answer is 15.\n", &[call]);
         assert_eq!(steps.thought, ["7 + 8 = 15", "so 15"]);
-        assert_eq!(steps.answer, ["The answer is 15.", "call add\na = 1\nto = x y\nl = [1,2]"]);
+        assert_eq!(steps.answer, ["The answer is 15.", "call add\na = 1\nto = x y\nl = [1,18446744073709551616]"]);
         assert_eq!((steps.len(), steps.iter().next()), (4, Some("7 + 8 = 15")));
         assert!(Steps::split("\n", " ", &[]).is_empty());
     }

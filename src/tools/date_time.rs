@@ -253,6 +253,7 @@ mod tests {
             (json!({"operation": "weekday", "zone": "UTC"}), "2026-11-26 is a Thursday."),
             (json!({"operation": "add", "date": "2024-01-31", "months": 1}), "2024-02-29 (Thursday)"),
             (json!({"operation": "add", "date": "2024-03-01", "days": -1}), "2024-02-29 (Thursday)"),
+            (json!({"operation": "add", "date": "2024-03-01", "days": -1.0, "weeks": 0e0}), "2024-02-29 (Thursday)"),
             (json!({"operation": "add", "zone": "UTC", "weeks": 2, "days": 1}), "2026-12-11 (Friday)"),
             (
                 json!({"operation": "add", "date": "2024-12-31T23:30", "minutes": 45, "zone": "UTC"}),
@@ -291,6 +292,7 @@ mod tests {
     #[test]
     fn what_cannot_be_says_why() {
         for (arguments, words) in [
+            (json!({"operation": "add", "days": 0.5}), "floating point `0.5`"),
             (json!({"operation": "weekday", "date": "2023-02-29"}), "\"2023-02-29\" is no date"),
             (json!({"operation": "weekday", "date": "tomorrow"}), "write YYYY-MM-DD"),
             (json!({"operation": "weekday", "date": "9".repeat(5_000)}), "is no date"),

@@ -198,14 +198,24 @@ fn cut(mut output: String) -> String {
 }
 
 /// Arguments in a tool's own form.
-fn read<T: DeserializeOwned>(arguments: Value) -> Result<T, ToolError> {
-    if !arguments.is_object() {
+fn read<T: DeserializeOwned>(mut arguments: Value) -> Result<T, ToolError> {
+    let Some(fields) = arguments.as_object_mut() else {
         return Err(ToolError::Arguments("they must be one JSON object".to_owned()));
-    }
+    };
+    fields.values_mut().for_each(to_whole);
     serde_path_to_error::deserialize(arguments).map_err(|e| {
         let words: String = e.to_string().chars().take(300).collect();
         ToolError::Arguments(words)
     })
+}
+
+/// A whole number written with a fraction of zero becomes one without; up to 2^53 every whole number is exact.
+fn to_whole(value: &mut Value) {
+    if let Some(float) = value.as_f64().filter(|float| value.is_f64() && float.fract() == 0.0)
+        && float.abs() <= 9_007_199_254_740_992.0
+    {
+        *value = Value::from(float as i64);
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, chimere};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -50,6 +50,41 @@ async fn histories_of_agents_are_answered_and_shown_whole() {
         let (status, reply) = daemon.post(CHAT, &body).await;
         assert_eq!(status, 200, "{what}: {reply}");
         assert!(reply["usage"]["completion_tokens"].as_u64().unwrap() > 0, "{what}: {reply}");
+    }
+}
+
+/// Numbers that no machine has are ids somewhere. They keep their digits on every way in and out.
+#[tokio::test]
+async fn long_numbers_in_the_calls_of_a_history_keep_their_digits() {
+    let daemon = Daemon::start(&[]).await;
+    let arguments = r#"{"id":123456789012345678901234567890,"less":-9223372036854775809}"#;
+    for (at, sent) in [arguments.to_owned(), json!(arguments).to_string()].iter().enumerate() {
+        let call = format!(r#"{{"id":"c1","type":"function","function":{{"name":"read","arguments":{sent}}}}}"#);
+        let body = format!(
+            r#"{{"messages":[{{"role":"user","content":"Which?"}},{{"role":"assistant","tool_calls":[{call}]}},
+            {{"role":"tool","tool_call_id":"c1","content":"7"}}],"max_tokens":4,"enable_thinking":false}}"#
+        );
+        let post = async |path: &str| {
+            let post = reqwest::Client::new().post(format!("{}{path}", daemon.url));
+            let answer = post.header("content-type", "application/json").body(body.clone()).send().await.unwrap();
+            assert_eq!(answer.status(), 200, "{path}");
+            answer.text().await.unwrap()
+        };
+        let prompt = post("/apply-template").await;
+        assert!(
+            prompt.contains("123456789012345678901234567890") && prompt.contains("-9223372036854775809"),
+            "{prompt}"
+        );
+        post(CHAT).await;
+        let get = async |path: &str| reqwest::get(format!("{}{path}", daemon.url)).await.unwrap().text().await.unwrap();
+        let (listed, exported) = (get("/v1/memory/turns").await, get("/v1/memory/export").await);
+        let url = daemon.url.clone();
+        let command = move || chimere().args(["memory", "export", "--url", &url]).output().unwrap().stdout;
+        let by_command = String::from_utf8(tokio::task::spawn_blocking(command).await.unwrap()).unwrap();
+        for text in [listed, exported, by_command] {
+            assert_eq!(text.matches(&format!("\"arguments\":{arguments}")).count(), at + 1, "{text}");
+            assert!(!text.contains('\u{fdd2}'), "{text}");
+        }
     }
 }
 

@@ -202,6 +202,29 @@ async fn calls_of_other_families_are_held_to_their_form_read_back_and_never_cut(
     }
 }
 
+/// Kimi's ids count the calls of a conversation, and its template writes them: each has its own.
+#[tokio::test]
+async fn counted_ids_go_on_within_a_conversation() {
+    let daemon = Daemon::start(&[]).await;
+    let calls = "<|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>\
+        {{ c.function.arguments|tojson }}<|tool_call_end|><|tool_calls_section_end|>";
+    let file = daemon.state.path().join("kimi.gguf");
+    let file = changed(&file, "tokenizer.chat_template", BEGINNING, &template(calls));
+    let (status, swapped) = daemon.post("/v1/admin/model", &json!({"path": file, "wait": true})).await;
+    assert_eq!(status, 200, "{swapped}");
+    let mut messages = json!([{"role": "user", "content": "What is the weather in Rome?"}]);
+    for number in 0..3 {
+        let (status, reply) = daemon.post(CHAT, &asked(&messages)).await;
+        assert_eq!(status, 200, "{reply}");
+        let message = &reply["choices"][0]["message"];
+        let id = format!("functions.get_weather:{number}");
+        assert_eq!(message["tool_calls"][0]["id"], id, "{reply}");
+        let history = messages.as_array_mut().unwrap();
+        history.push(message.clone());
+        history.push(json!({"role": "tool", "tool_call_id": id, "content": "Sunny."}));
+    }
+}
+
 #[tokio::test]
 async fn a_model_whose_template_knows_no_tools_is_told_of_them_and_its_forced_calls_end() {
     let daemon = Daemon::start(&[]).await;

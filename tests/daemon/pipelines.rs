@@ -127,6 +127,34 @@ async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
     assert_eq!(runs["data"], json!([]));
 }
 
+/// What is shown of a chat is what it is answered from, the instruction of its route with it.
+#[tokio::test]
+async fn the_prompt_of_a_chat_has_the_instruction_of_its_route() {
+    let state = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let folder = state.path().join("pipelines");
+    fs::create_dir_all(&folder).unwrap();
+    for (name, kind) in [("plain", "generate: {"), ("reckoned", "tools: {allow: [calculate], ")] {
+        let step = format!("steps:\n  - {kind}instruction: Answer in one word., max_tokens: 8}}\n");
+        let pipeline = format!("name: {name}\nversion: 1\nfollow_model: true\n{step}");
+        fs::write(folder.join(format!("{name}.yaml")), pipeline).unwrap();
+    }
+    let daemon = Daemon::launch_with(state, &[], &[]);
+    daemon.ready().await;
+    for route in ["plain", "reckoned"] {
+        let body = json!({ "messages": [{ "role": "user", "content": "What is 17 + 25?" }], "temperature": 0,
+            "chimere": { "route": route } });
+        let (status, shown) = daemon.post("/apply-template", &body).await;
+        assert_eq!(status, 200, "{shown}");
+        assert!(shown["prompt"].as_str().unwrap().contains("What is 17 + 25?\n\nAnswer in one word."), "{shown}");
+        let (status, reply) = daemon.post("/v1/chat/completions", &body).await;
+        assert_eq!(status, 200, "{reply}");
+        // Where a tool was called, more than once.
+        let (read, tokens) = (&reply["x_chimere"]["trace"][0]["prompt_tokens"], shown["tokens"].as_array().unwrap());
+        assert!(read.as_u64().unwrap() as usize >= tokens.len(), "{reply}");
+        assert!(route != "plain" || *read == tokens.len(), "{reply}");
+    }
+}
+
 /// Without a daemon, from the same files: an overlay's route counts there too.
 #[test]
 fn the_command_tells_a_texts_route_with_the_evidence_for_all() {

@@ -287,6 +287,11 @@ async fn one_reply_at_a_time_and_what_breaks_off_leaves_the_session_where_it_was
     let (status, refused) = home.post(anna, "/v1/chat/completions", body.clone()).await;
     assert_eq!((status, &refused["error"]["code"]), (409, &json!("conflict")), "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("`trip`"), "{refused}");
+    // Its prompt may be looked at meanwhile.
+    let (status, shown) = home.post(anna, "/apply-template", body.clone()).await;
+    assert!(status == 200 && shown["prompt"].as_str().unwrap().contains("17 + 25"), "{shown}");
+    let (status, refused) = home.post(anna, "/v1/chat/completions", body.clone()).await;
+    assert_eq!(status, 409, "who looks does not let it go: {refused}");
     // Nor is it moved or deleted under that reply; it may be forked.
     let save = |name: &str| json!({ "name": name, "from": "trip", "replace": true });
     assert_eq!(home.post(anna, "/v1/sessions", save("trip")).await.0, 409);

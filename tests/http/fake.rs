@@ -17,9 +17,10 @@ use chimere::service::{
     ShownPrompt, StepEvent, StepsWish, Taught, TokenPieces, TurnFilter, TurnText,
 };
 use chimere::turn::{
-    FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
-    Turn, TurnId, Usage,
+    CallOutcome, CallRecord, FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord,
+    Tier, Timings, ToolCall, Turn, TurnId, Usage,
 };
+use chimere::whole;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -101,6 +102,19 @@ struct Script {
     delay: Duration,
     failure: Option<ServiceError>,
     hang: bool,
+}
+
+/// A call with a number that no machine has.
+fn counted() -> CallRecord {
+    CallRecord {
+        name: "count".to_owned(),
+        arguments: whole::read(r#"{"n":18446744073709551616}"#).unwrap(),
+        outcome: CallOutcome::Done,
+        result: "many".to_owned(),
+        bytes: 4,
+        took_ms: 1,
+        taints: false,
+    }
 }
 
 fn words(text: &str) -> Vec<String> {
@@ -232,13 +246,16 @@ impl Reply {
             decided: None,
             because: None,
             text: "what no client sees".to_owned(),
-            calls: Vec::new(),
+            calls: Vec::from_iter((self.order == "counts").then(counted)),
             passages: Vec::new(),
             stages: Vec::new(),
         };
         if self.request.steps == StepsWish::Events {
             let (kind, name) = (step.kind.clone(), step.name.clone());
             to.send(ReplyEvent::Step(Box::new(StepEvent::Began { kind, name }))).await.ok()?;
+            for CallRecord { name, arguments, .. } in step.calls.clone() {
+                to.send(ReplyEvent::Step(Box::new(StepEvent::Calling { name, arguments }))).await.ok()?;
+            }
             to.send(ReplyEvent::Step(Box::new(StepEvent::Ended(step.told())))).await.ok()?;
         }
         if self.order == "fail-queued" {
@@ -538,7 +555,7 @@ impl Service for Fake {
 
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>> {
         let limit = filter.limit.unwrap_or(usize::MAX);
-        let text = |turn: Turn| TurnText { json: serde_json::to_string(&turn).unwrap(), id: turn.id };
+        let text = |turn: Turn| TurnText::of(&turn).unwrap();
         let mut turns: Vec<Turn> = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).collect();
         if filter.newest_first {
             turns.reverse();

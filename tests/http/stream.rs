@@ -44,6 +44,21 @@ fn text(chunks: &[Value], choice: u64, field: &str) -> String {
         .collect()
 }
 
+/// Whole numbers of any length leave as such, whoever is told of the call.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_numbers_of_a_call_are_told_as_numbers() {
+    let server = server().await;
+    for (body, told) in [
+        (json!({}), 1),
+        (json!({"stream": true, "chimere": {"steps": "events"}}), 3),
+        (json!({"stream": true, "stream_options": {"include_usage": true}}), 1),
+    ] {
+        let answer = server.chat("counts", body).await;
+        assert_eq!(answer.text.matches(r#""arguments":{"n":18446744073709551616}"#).count(), told, "{}", answer.text);
+        assert!(!answer.text.contains('\u{fdd2}'), "{}", answer.text);
+    }
+}
+
 /// Whoever asks hears of each step, in a chunk that any client of the API can read.
 #[tokio::test(flavor = "multi_thread")]
 async fn steps_are_told_as_they_happen_where_that_is_asked_for() {

@@ -22,6 +22,8 @@ use super::slot::Prepared;
 const STACK_BYTES: usize = 64 << 20;
 /// Texts of more bytes are long. Some libraries read no more than this in a fifth of a second.
 const LONG_BYTES: usize = 64 << 10;
+/// What a message or a call costs beside its texts, bytes: a template works for each, however short.
+const MESSAGE_BYTES: usize = 64;
 /// Long texts that wait to be read, as many as commands; more are refused as busy.
 const LONG_MAX: usize = 256;
 
@@ -208,8 +210,8 @@ fn part(part: &PromptPart) -> usize {
 
 fn said(chat: &ChatInput) -> usize {
     let messages = chat.messages.iter().map(|message| {
-        let calls = message.tool_calls.iter().map(|call| written(&call.arguments)).sum::<usize>();
-        message.content.len() + message.reasoning_content.as_ref().map_or(0, String::len) + calls
+        let calls = message.tool_calls.iter().map(|call| MESSAGE_BYTES + written(&call.arguments)).sum::<usize>();
+        MESSAGE_BYTES + message.content.len() + message.reasoning_content.as_ref().map_or(0, String::len) + calls
     });
     messages.sum::<usize>() + chat.tools.iter().chain(chat.arguments.values()).map(written).sum::<usize>()
 }

@@ -178,7 +178,7 @@ pub(super) fn as_python(value: &Value) -> String {
     let mut bytes = Vec::new();
     let mut out = serde_json::Serializer::with_formatter(&mut bytes, Spaced);
     match value.serialize(&mut out) {
-        Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
+        Ok(()) => whole::bare(&String::from_utf8_lossy(&bytes)).into_owned(),
         Err(_) => value.to_string(),
     }
 }
@@ -243,10 +243,10 @@ mod tests {
     fn arguments_are_text_for_templates_that_take_no_object() {
         let call = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name + '=' }}CALL{% endfor %}{% endfor %}";
         let mut message = Message::new(Role::Assistant, "");
-        let arguments = json!({"x": [1, "two"], "y": {"z": null}});
+        let arguments = json!({"x": ["\u{fdd2}18446744073709551616", "two"], "y": {"z": null}});
         message.tool_calls = vec![ToolCall { id: "c".into(), name: "f".into(), arguments }];
         let chat = ChatInput { messages: vec![Message::new(Role::User, "go"), message], ..ChatInput::default() };
-        let text = "gof={\"x\": [1, \"two\"], \"y\": {\"z\": null}}";
+        let text = "gof={\"x\": [18446744073709551616, \"two\"], \"y\": {\"z\": null}}";
         for (way, as_text) in [
             ("{{ '' + c.function.arguments }}", true),
             ("{{ c.function.arguments }}", true),

@@ -200,19 +200,55 @@ fn a_function_may_be_called_function() {
     assert_eq!((calls[0].name.as_str(), &calls[0].arguments), ("function", &arguments));
 }
 
-/// A word that may be called as another part of a call's head is: the name alone says whose the call is.
+/// Words of a call's head that may be called as a function is: the one in the name's place alone says whose the call is.
 #[test]
-fn a_call_of_nobody_is_not_given_to_a_function_called_json() {
-    let format = Format::named("harmony").unwrap();
-    let tools = ["json", "commentary"].map(|name| json!({"type": "function", "function": {"name": name}}));
-    for (name, called) in [("foo", 0), ("json", 1)] {
-        let text = format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{{}}<|call|>");
-        let mut parser = ToolCallParser::new(&tools, format);
-        let mut pieces = parser.push(Channel::Answer, &text);
+fn a_call_of_nobody_is_not_given_to_a_function_called_as_another_word_of_its_head() {
+    let names = ["json", "commentary", "function", "tools", "abcdefghi", "python"];
+    let tools = names.map(|name| json!({"type": "function", "function": {"name": name}}));
+    for (family, text, called) in [
+        ("harmony", "<|channel|>commentary to=functions.foo <|constrain|>json<|message|>{}<|call|>", None),
+        ("harmony", "<|channel|>commentary to=functions.json <|constrain|>json<|message|>{}<|call|>", Some("json")),
+        ("harmony", "<|channel|>commentary to=browser json<|message|>{}<|call|>", None),
+        ("harmony", "<|channel|>commentary to=browser.json json<|message|>{}<|call|>", None),
+        ("harmony", "<|start|>assistant to=browser<|channel|>commentary json<|message|>{}<|call|>", None),
+        ("harmony", "<|start|>assistant to=json<|channel|>commentary code<|message|>{}<|call|>", Some("json")),
+        ("harmony", "<|start|>assistant<|channel|>commentary json<|message|>{}<|end|>", None),
+        ("harmony", "<|channel|>commentary json<|message|>{}<|end|>", None),
+        ("harmony", "<|channel|>commentary<|message|>I ask to=functions.json {}", None),
+        ("harmony", "It is written to=functions.json {}", None),
+        ("harmony", "to=functions.json<|channel|>commentary json<|message|>{}<|call|>", Some("json")),
+        ("harmony", "to=functions.foo<|channel|>commentary json<|message|>{}<|call|>", None),
+        ("deepseek-r1", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>foo\n```json\n{}\n```<｜tool▁call▁end｜>", None),
+        (
+            "deepseek-r1",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>json\n```\n{}\n```<｜tool▁call▁end｜>",
+            Some("json"),
+        ),
+        ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>foo\n```json\n{}\n```<｜tool▁call▁end｜>", None),
+        ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}<｜tool▁call▁end｜>", Some("function")),
+        ("mistral", "[TOOL_CALLS]foo[CALL_ID]abcdefghi[ARGS]{}", None),
+        ("mistral", "[TOOL_CALLS]json[CALL_ID]abcdefghi[ARGS]{}", Some("json")),
+        (
+            "mcp",
+            "<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>foo</tool_name>\n<arguments>\n{}\n\
+             </arguments>\n</use_mcp_tool>",
+            None,
+        ),
+        (
+            "mcp",
+            "<use_mcp_tool>\n<server_name>foo</server_name>\n<tool_name>tools</tool_name>\n<arguments>\n{}\n\
+             </arguments>\n</use_mcp_tool>",
+            Some("tools"),
+        ),
+        ("kimi", "<|tool_call_begin|>functions.foo:0<|tool_call_argument_begin|>{}<|tool_call_end|>", None),
+        ("kimi", "<|tool_call_begin|>functions.json:3<|tool_call_argument_begin|>{}<|tool_call_end|>", Some("json")),
+        ("functionary", "json\n{}", Some("json")),
+    ] {
+        let mut parser = ToolCallParser::new(&tools, Format::named(family).unwrap());
+        let mut pieces = parser.push(Channel::Answer, text);
         pieces.extend(parser.finish());
         let (_, calls) = collect(&pieces);
-        assert_eq!(calls.iter().filter(|call| call.name == name).count(), called, "{name}: {calls:?}");
-        assert_eq!(calls.len(), called, "{name}: {calls:?}");
+        assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), Vec::from_iter(called), "{text}");
     }
 }
 
@@ -247,5 +283,32 @@ fn what_the_prompt_began_is_no_text_of_the_reply() {
                 assert_eq!(collect(&pieces), (text.to_owned(), Vec::new()), "{}", format.name);
             }
         }
+    }
+}
+
+/// Kimi's ids count the calls of a conversation: those of the next reply go on behind the history's.
+#[test]
+fn counted_ids_go_on_within_a_conversation() {
+    let kimi = Format::named("kimi").unwrap();
+    let arguments = serde_json::Map::new();
+    let text = kimi.write(&[("find_it", &arguments), ("g", &arguments)]);
+    let mut history = Vec::<ToolCall>::new();
+    let reply = |history: &[ToolCall]| {
+        let mut parser = ToolCallParser::new(&tools(), kimi).from_number(next_number(history.iter()));
+        let mut pieces = parser.push(Channel::Answer, &text);
+        pieces.extend(parser.finish());
+        collect(&pieces).1
+    };
+    history.extend(reply(&history));
+    history.extend(reply(&history));
+    let ids = |calls: &[ToolCall]| calls.iter().map(|call| call.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&history), ["functions.find_it:0", "functions.g:1", "functions.find_it:2", "functions.g:3"]);
+    // Where a client left the first calls out, and where it has names of its own for them.
+    assert_eq!(ids(&reply(&history[3..])), ["functions.find_it:4", "functions.g:5"]);
+    history.iter_mut().for_each(|call| call.id = "x".to_owned());
+    assert_eq!(ids(&reply(&history)), ["functions.find_it:4", "functions.g:5"]);
+    for id in ["functions.f:x", "functions.f", "other:7", "functions.f:4294967296"] {
+        history[0].id = id.to_owned();
+        assert_eq!(next_number(history[..1].iter()), 1, "{id}");
     }
 }

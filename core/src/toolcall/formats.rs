@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::code::Code;
 use super::json::Json;
-use super::named::Named;
+use super::named::{NAMED, Named, Place};
 use super::tags::Tags;
 use crate::engine::vocab::Vocab;
 
@@ -92,8 +92,6 @@ const DSML: Tags = Tags {
     lines: false,
 };
 
-const NAMED: Named = Named { open: "", close: "", begin: "", before: "", after: "", end: "", parts: &[] };
-
 /// Qwen's and its like: tags, JSON where a model was trained on it.
 pub static QWEN_TAGS: Format =
     Format { name: "qwen-tags", shapes: &[Shape::Tags(QWEN), Shape::Json(HERMES)], closers: QWEN_CLOSERS, ..PLAIN };
@@ -108,7 +106,9 @@ const DEEPSEEK: Named = Named {
     begin: "<｜tool▁call▁begin｜>",
     after: "<｜tool▁sep｜>",
     end: "<｜tool▁call▁end｜>",
-    parts: &["<｜tool▁sep｜>", "```json", "\n"],
+    // The type of the call may stand before it.
+    place: Place::Last,
+    parts: &["<｜tool▁sep｜>", "```json", "```", "\n"],
     ..NAMED
 };
 
@@ -158,6 +158,7 @@ static OTHERS: &[Format] = &[
             after: ":0<|tool_call_argument_begin|>",
             end: "<|tool_call_end|>",
             parts: &["<|tool_call_argument_begin|>"],
+            ..NAMED
         })],
         closers: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
         ids: Ids::Numbered,
@@ -234,7 +235,7 @@ static OTHERS: &[Format] = &[
             Shape::Named(Named { begin: "<|channel|>commentary", ..HARMONY }),
             Shape::Named(Named { begin: "<|start|>assistant", ..HARMONY }),
             // Behind what the prompt began.
-            Shape::Named(Named { begin: "to=functions.", ..HARMONY }),
+            Shape::Named(Named { begin: "to=functions.", place: Place::First, ..HARMONY }),
         ],
         closers: &["<|call|>", "<|end|>", "<|return|>"],
         answer: "<|channel|>final<|message|>",
@@ -324,6 +325,7 @@ static OTHERS: &[Format] = &[
                 before: "\n<server_name>tools</server_name>\n<tool_name>",
                 after: "</tool_name>\n<arguments>\n",
                 end: "\n</arguments>\n</use_mcp_tool>",
+                place: Place::Behind("<tool_name>"),
                 parts: &["<tool_name>", "</tool_name>", "<arguments>", "<server_name>", "</server_name>"],
                 ..NAMED
             }),
@@ -373,7 +375,10 @@ static OTHERS: &[Format] = &[
 const HARMONY: Named = Named {
     before: " to=functions.",
     after: " <|constrain|>json<|message|>",
-    parts: &["to=", " ", "<|channel|>", "<|constrain|>", "<|message|>"],
+    // Whom a message is for. What follows may say how its text is written.
+    place: Place::Behind("to="),
+    last: "<|message|>",
+    parts: &[" ", "<|channel|>", "<|constrain|>", "<|message|>"],
     ..NAMED
 };
 

@@ -40,7 +40,7 @@ use serde_json::{Map, Value};
 pub use code::Code;
 pub use formats::{Format, HERMES_JSON, Ids, QWEN_TAGS, Shape};
 pub use json::Json;
-pub use named::Named;
+pub use named::{Named, Place};
 pub use tags::Tags;
 pub use write::CallRef;
 
@@ -111,6 +111,8 @@ pub struct ToolCallParser {
     cut: bool,
     /// Makes the ids of this reply unlike those of others.
     prefix: u64,
+    /// The number of its first call, where ids count the calls of a conversation.
+    number: u32,
 }
 
 impl ToolCallParser {
@@ -132,7 +134,13 @@ impl ToolCallParser {
             cut: false,
             // Without random numbers, ids are still unique within the reply.
             prefix: getrandom::u64().unwrap_or_default(),
+            number: 0,
         }
+    }
+
+    /// For a reply behind so many calls of its conversation.
+    pub fn from_number(self, number: u32) -> ToolCallParser {
+        ToolCallParser { number, ..self }
     }
 
     /// One that keeps what it read as calls.
@@ -336,13 +344,23 @@ impl ToolCallParser {
         let id = match self.format.ids {
             Ids::Usual => format!("call_{:016x}{index:02}", self.prefix),
             Ids::Nine => format!("{:07x}{index:02}", self.prefix & 0xfff_ffff),
-            Ids::Numbered => format!("functions.{}:{index}", call.name),
+            Ids::Numbered => format!("functions.{}:{}", call.name, self.number.saturating_add(index)),
         };
         let delta = whole::written_object(&call.arguments);
         pieces.push(Piece::Begin { index, id, name: call.name });
         pieces.push(Piece::Arguments { index, delta });
         pieces.push(Piece::End { index });
     }
+}
+
+/// The number of the next call behind these, where ids count the calls of a conversation. A client may have left calls out.
+pub fn next_number<'a>(calls: impl Iterator<Item = &'a ToolCall>) -> u32 {
+    let number = |id: &str| id.strip_prefix("functions.")?.rsplit_once(':')?.1.parse::<u32>().ok();
+    let next = |(many, next): (u32, u32), call: &ToolCall| {
+        (many.saturating_add(1), next.max(number(&call.id).map_or(0, |own| own.saturating_add(1))))
+    };
+    let (many, next) = calls.fold((0, 0), next);
+    many.max(next)
 }
 
 /// Whether a client may send the arguments back.

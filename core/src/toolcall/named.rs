@@ -19,9 +19,25 @@ pub struct Named {
     pub after: &'static str,
     /// Behind the arguments.
     pub end: &'static str,
+    /// Where in a head the name stands.
+    pub place: Place,
+    /// What a head ends with, right before the arguments; empty: anything.
+    pub last: &'static str,
     /// What parts the words of a head, of which one is the name.
     pub parts: &'static [&'static str],
 }
+
+/// Which word of a head is the name. Others may be called as a function is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Place {
+    First,
+    Last,
+    /// The first behind this mark; a head without it names nobody.
+    Behind(&'static str),
+}
+
+pub(super) const NAMED: Named =
+    Named { open: "", close: "", begin: "", before: "", after: "", end: "", place: Place::First, last: "", parts: &[] };
 
 /// Reads one call from the mark on, or from the mark around all of them.
 pub(super) fn read(form: &Named, text: &str, ended: bool, functions: &Functions, balance: &mut Balance) -> Reading {
@@ -54,7 +70,7 @@ pub(super) fn read(form: &Named, text: &str, ended: bool, functions: &Functions,
     }
 }
 
-/// Splits a head into its words.
+/// The words of a head.
 fn words<'a>(form: &Named, head: &'a str) -> Vec<&'a str> {
     let mut words = vec![head];
     for part in form.parts {
@@ -63,16 +79,13 @@ fn words<'a>(form: &Named, head: &'a str) -> Vec<&'a str> {
     words.into_iter().map(str::trim).filter(|word| !word.is_empty()).collect()
 }
 
-/// The function that a whole head names: the word behind what stands before names. A head without that names it by the last
-/// word that is one. Other words of a head may be called as a function is.
+/// The function that a whole head names.
 fn name_in(form: &Named, head: &str, functions: &Functions) -> Option<String> {
-    let behind = match form.before.trim() {
-        "" => None,
-        before if form.begin.ends_with(before) => Some(head),
-        before => head.split_once(before).map(|(_, behind)| behind),
+    let head = head.trim_end().strip_suffix(form.last)?;
+    let word = match form.place {
+        Place::First => words(form, head).first().copied(),
+        Place::Last => words(form, head).last().copied(),
+        Place::Behind(mark) => words(form, head.split_once(mark)?.1).first().copied(),
     };
-    if let Some(behind) = behind {
-        return words(form, behind).into_iter().next().and_then(|word| functions.named(word)).map(str::to_owned);
-    }
-    words(form, head).into_iter().rev().find_map(|word| functions.named(word)).map(str::to_owned)
+    functions.named(word?).map(str::to_owned)
 }

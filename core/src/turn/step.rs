@@ -14,6 +14,17 @@ pub struct Step {
     pub work: Work,
 }
 
+impl Step {
+    /// What follows the conversation, of a step that writes the client's answer.
+    pub fn instruction(&self) -> Option<&str> {
+        match &self.work {
+            Work::Answer { instruction } => Some(instruction),
+            Work::Tools(terms) => Some(&terms.instruction),
+            _ => None,
+        }
+    }
+}
+
 /// What a step does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

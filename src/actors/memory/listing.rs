@@ -136,10 +136,8 @@ fn whole(log: &dyn TurnStore, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, S
 
 fn written(log: &dyn TurnStore, filter: &TurnFilter) -> Result<Piece<Vec<TurnText>>, StoreError> {
     let Piece { value, next } = log.list_piece(filter)?;
-    let text = |turn: Turn| match serde_json::to_string(&turn) {
-        Ok(json) => Ok(TurnText { id: turn.id, json }),
-        Err(error) => Err(StoreError::Damaged { id: turn.id.0, why: error.to_string() }),
-    };
+    let text =
+        |turn: Turn| TurnText::of(&turn).map_err(|error| StoreError::Damaged { id: turn.id.0, why: error.to_string() });
     Ok(Piece { value: value.into_iter().map(text).collect::<Result<_, _>>()?, next })
 }
 

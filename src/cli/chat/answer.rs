@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use chimere::plural::counted;
+use chimere::whole;
 use serde_json::{Value, json};
 
 use crate::cli::client::{Client, printable};
@@ -167,7 +168,7 @@ fn called(step: &Value) -> String {
         let more = if cut.len() < text.trim_end().len() { "…" } else { "" };
         printable(&format!("{cut}{more}"))
     };
-    format!("[{name} {} → {}, {} ms]", short(&step["arguments"].to_string()), short(result), step["took_ms"])
+    format!("[{name} {} → {}, {} ms]", short(&whole::written(&step["arguments"])), short(result), step["took_ms"])
 }
 
 impl Answer {

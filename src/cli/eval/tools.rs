@@ -17,6 +17,7 @@ use chimere::eval::tools::{self, ToolItem};
 use chimere::toolcall;
 use chimere::tools::{CALL_TIMEOUT, TOOLS, Toolbox};
 use chimere::turn::{Message, Role, Thinking, ToolCall};
+use chimere::whole;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -167,7 +168,7 @@ impl Examiner {
         messages.push(said);
         let mut done = 0;
         for call in calls {
-            let arguments = call.arguments.to_string();
+            let arguments = whole::written(&call.arguments);
             let run = self.toolbox.run(&call.name, &arguments, CALL_TIMEOUT);
             let text = match self.runtime.block_on(run) {
                 Ok(output) => {

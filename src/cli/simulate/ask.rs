@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chimere::eval::golden::Item;
 use chimere::turn::{Role, ToolCall};
+use chimere::whole;
 use serde_json::{Value, json};
 
 use super::super::client::Client;
@@ -78,7 +79,7 @@ fn messages(item: &Item) -> Vec<Value> {
             let named = message.tool_calls.iter().zip(&calls[first..]);
             said["tool_calls"] = named
                 .map(|(call, id)| {
-                    let function = json!({ "name": call.name, "arguments": call.arguments.to_string() });
+                    let function = json!({ "name": call.name, "arguments": whole::written(&call.arguments) });
                     json!({ "id": id, "type": "function", "function": function })
                 })
                 .collect();
@@ -117,7 +118,7 @@ pub async fn ask(client: &Client, body: &Value) -> anyhow::Result<Reply> {
     reply.calls = calls
         .into_iter()
         .map(|(name, arguments)| {
-            let arguments = serde_json::from_str(&arguments).unwrap_or(Value::String(arguments));
+            let arguments = whole::read(&arguments).unwrap_or(Value::String(arguments));
             ToolCall { id: String::new(), name, arguments }
         })
         .collect();

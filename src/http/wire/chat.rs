@@ -51,11 +51,7 @@ pub(crate) const TABLE: Table = Table {
             Param::new("top_logprobs", sampling::ALTERNATIVES, "With `logprobs: true`."),
             Param::new("reasoning_effort", Shape::Elsewhere("ReasoningEffort"), ""),
             Param::new("enable_thinking", Shape::Bool, "Wins over an effort."),
-            Param::new(
-                "thinking_budget",
-                Shape::Whole { min: 0, max: u32::MAX as i128 },
-                "Tokens of thought; wins over a switch.",
-            ),
+            Param::new("thinking_budget", template::THINKING_BUDGET, "Tokens of thought; wins over a switch."),
             Param::new("chat_template_kwargs", Shape::Elsewhere("TemplateArguments"), ""),
             Param::new(
                 "add_generation_prompt",

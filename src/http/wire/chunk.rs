@@ -14,6 +14,7 @@ use crate::engine::protocol::{Channel, PromptToken};
 use crate::http::error::ApiError;
 use crate::service::{Logprob, ReplyEvent, ServiceError, StepEvent};
 use crate::turn::{FinishReason, ToolCall, Usage};
+use crate::whole;
 
 /// Stands between an answer that was shown and the better one, as Markdown.
 pub(crate) const REVISED: &str = "\n\n---\n\n**Revised answer**\n\n";
@@ -213,7 +214,7 @@ impl ChunkWriter {
             out.extend_from_slice(b",\"delta\":{}");
             self.close(None, None, out);
             out.extend_from_slice(b",\"x_chimere\":");
-            json_into(&json!({"step": event}), out);
+            record_into(&json!({"step": event}), out);
             end(&self.form, out);
         }
     }
@@ -245,7 +246,7 @@ impl ChunkWriter {
             self.close(None, Some(reason), out);
             if choice as usize == last && !self.form.include_usage {
                 out.extend_from_slice(b",\"x_chimere\":");
-                json_into(&extension, out);
+                record_into(&extension, out);
             }
             end(&self.form, out);
         }
@@ -254,7 +255,7 @@ impl ChunkWriter {
             out.extend_from_slice(b"],\"usage\":");
             json_into(&usage(totals), out);
             out.extend_from_slice(b",\"x_chimere\":");
-            json_into(&extension, out);
+            record_into(&extension, out);
             out.extend_from_slice(b"}\n\n");
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
@@ -308,6 +309,11 @@ fn data(value: &Value, out: &mut Vec<u8>) {
 fn json_into<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
     // Strings, numbers and maps with string keys into memory: nothing here can fail.
     let _ = serde_json::to_writer(out, value);
+}
+
+/// The same of what has records of calls, whose numbers are written as such.
+fn record_into(value: &Value, out: &mut Vec<u8>) {
+    out.extend_from_slice(whole::unmarked(&value.to_string()).as_bytes());
 }
 
 /// The event of a reply whose source went away.

@@ -379,6 +379,15 @@ mod tests {
         let own = r#"{"id":123456789012345678901234567890,"less":-9223372036854775809,"text":"18446744073709551616"}"#;
         let read = of(json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": own}}]}]));
         assert_eq!(sent(&read.unwrap()[0])["tool_calls"][0]["function"]["arguments"], own);
+        // As an object, in a whole body: there alone.
+        let schema = r#"{"type":"object","properties":{"arguments":{"type":"object","maximum":18446744073709551616}}}"#;
+        let body = format!(
+            r#"{{"messages":[{{"role":"assistant","tool_calls":[{{"function":{{"name":"f","arguments":{own}}}}}]}}],"schema":{schema}}}"#
+        );
+        let mut body = body::object(body.as_bytes(), &HttpLimits::default()).unwrap();
+        assert!(body["schema"]["properties"]["arguments"]["maximum"].is_number());
+        let read = of(body["messages"].take());
+        assert_eq!(sent(&read.unwrap()[0])["tool_calls"][0]["function"]["arguments"], own);
     }
 
     #[test]

@@ -6,12 +6,15 @@ use serde_json::{Map, Value};
 
 use super::thinking::Effort;
 use crate::http::error::ApiError;
+use crate::http::table::Shape;
 use crate::turn::{Message, PromptEnd, Role};
 
 /// Variables of one request, and bytes of all of them as JSON.
 const ARGUMENTS_MAX: usize = 32;
 const ARGUMENTS_BYTES_MAX: usize = 16 << 10;
 const NAME_BYTES_MAX: usize = 64;
+/// Tokens of thought.
+pub(super) const THINKING_BUDGET: Shape = Shape::Whole { min: 0, max: u32::MAX as i128 };
 /// What the daemon itself gives to templates.
 const OWN: &[&str] = &[
     "messages",
@@ -60,12 +63,14 @@ impl TemplateArguments {
         }
         let add_generation_prompt = taken(&mut variables, "add_generation_prompt")?;
         let continue_final_message = taken(&mut variables, "continue_final_message")?;
+        let enable_thinking = found(&mut variables, "enable_thinking", Shape::Bool)?;
+        let thinking_budget = found(&mut variables, "thinking_budget", THINKING_BUDGET)?;
         // DeepSeek's and Granite's name of the switch; whatever else a template calls so is its own affair.
         let thinking = variables.get("thinking").and_then(Value::as_bool);
         let effort = variables.get("reasoning_effort").cloned();
         Ok(TemplateArguments {
-            enable_thinking: found(&variables, "enable_thinking")?.or(thinking),
-            thinking_budget: found(&variables, "thinking_budget")?,
+            enable_thinking: enable_thinking.or(thinking),
+            thinking_budget,
             reasoning_effort: effort.and_then(|word| serde_json::from_value(word).ok()),
             add_generation_prompt,
             continue_final_message,
@@ -79,19 +84,22 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(good) && !name.as_bytes()[0].is_ascii_digit()
 }
 
-fn taken<T: DeserializeOwned>(variables: &mut Map<String, Value>, name: &str) -> Result<Option<T>, ApiError> {
-    let value = found(variables, name)?;
+/// A switch that does not reach the template.
+fn taken(variables: &mut Map<String, Value>, name: &str) -> Result<Option<bool>, ApiError> {
+    let value = found(variables, name, Shape::Bool)?;
     variables.shift_remove(name);
     Ok(value)
 }
 
-fn found<T: DeserializeOwned>(variables: &Map<String, Value>, name: &str) -> Result<Option<T>, ApiError> {
-    let Some(value) = variables.get(name).filter(|value| !value.is_null()) else { return Ok(None) };
-    let read = serde_json::from_value(value.clone()).map(Some);
-    read.map_err(|_| {
-        let param = format!("chat_template_kwargs.{name}");
-        ApiError::param(param.as_str(), format!("`{param}` has the wrong type")).code("invalid_type")
-    })
+/// A variable that means something to the daemon, held to its shape as a parameter is, and brought to its form.
+fn found<T: DeserializeOwned>(
+    variables: &mut Map<String, Value>,
+    name: &str,
+    shape: Shape,
+) -> Result<Option<T>, ApiError> {
+    let Some(value) = variables.get_mut(name).filter(|value| !value.is_null()) else { return Ok(None) };
+    shape.check(value, &format!("chat_template_kwargs.{name}"))?;
+    Ok(serde_json::from_value(value.clone()).ok())
 }
 
 /// How the prompt ends: with a new message of the assistant, behind the last message, or within it. A last message of the
@@ -134,6 +142,19 @@ mod tests {
         assert_eq!((read.add_generation_prompt, read.continue_final_message), (Some(false), None));
         let names: Vec<&str> = read.variables.keys().map(String::as_str).collect();
         assert_eq!(names, ["preserve_thinking", "reasoning_effort", "enable_thinking", "thinking", "documents"]);
+    }
+
+    /// As everywhere that a whole number is: JSON has one kind of number, and so have many clients.
+    #[test]
+    fn a_whole_number_may_be_written_with_a_fraction_of_zero() {
+        for written in ["1024", "1024.0", "1.024e3"] {
+            let body = serde_json::from_str(&format!("{{\"thinking_budget\": {written}}}")).unwrap();
+            let read = read(body).unwrap();
+            assert_eq!((read.thinking_budget, &read.variables["thinking_budget"]), (Some(1024), &json!(1024)));
+        }
+        let error = read(json!({"thinking_budget": 0.5})).unwrap_err();
+        let words = "`chat_template_kwargs.thinking_budget` must be a whole number between 0 and 4294967295, not 0.5";
+        assert_eq!((error.message.as_str(), error.code), (words, Some("invalid_type")));
     }
 
     #[test]

@@ -79,7 +79,11 @@ fn conversation(run: &ReplyRun<'_>, system: &str, notes: &[Note]) -> Vec<Message
 
 /// The conversation with the step's instruction behind it, and in that the texts of the steps it names. They stand with
 /// what the user said and never in the system message: a text cannot tell the model what to do.
-pub(super) fn instructed(mut messages: Vec<Message>, instruction: &str, trace: &[StepRecord]) -> Vec<Message> {
+pub(in crate::reply) fn instructed(
+    mut messages: Vec<Message>,
+    instruction: &str,
+    trace: &[StepRecord],
+) -> Vec<Message> {
     if instruction.is_empty() {
         return messages;
     }

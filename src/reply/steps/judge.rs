@@ -140,7 +140,9 @@ impl Trial<'_, '_> {
         // The same dice would fall the same way wherever the model is sure of itself.
         let seed = self.attempts[0].generation.seed.wrapping_add(retry.into());
         request.sampling.seed = Some(seed);
-        let mut choice = Choice::new(0, seed, plan.sampling.logprobs.is_some(), &plan.tools, run.format());
+        let number = run.replies.next_call(plan, &run.opening.principal);
+        let choice = Choice::new(0, seed, plan.sampling.logprobs.is_some(), &plan.tools, run.format());
+        let mut choice = choice.from_number(number);
         choice.one_call = self.one_call;
         let spec = Spec { requests: vec![request], choices: vec![choice], shown: false };
         let Generated { choices, logprobs } = self.run.generate(spec).await.map_err(|error| error.to_string())?;

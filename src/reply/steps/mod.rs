@@ -10,6 +10,8 @@ mod retrieve;
 mod tools;
 mod web;
 
+pub(super) use generate::instructed;
+
 use super::run::ReplyRun;
 use super::stops::StepError;
 use crate::turn::{Step, StepOutcome, Work};

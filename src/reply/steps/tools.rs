@@ -25,6 +25,7 @@ use crate::tools::{ToolError, Toolbox};
 use crate::turn::{
     CallOutcome, CallRecord, FinishReason, Message, Note, Role, StepOutcome, ToolCall, ToolLimits, ToolLoop,
 };
+use crate::whole;
 
 /// Why the loop ended, in its step's record.
 const CUT: &str = "it was cut at its limit";
@@ -72,7 +73,7 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
     };
     if let Some(choice) = run.choices.first() {
         let calls = &choice.generation.tool_calls;
-        run.replies.withheld.keep(&run.opening.principal, calls, &behind);
+        run.replies.withheld.keep(&run.opening.principal, &run.plan.messages, calls, &behind);
     }
     run.answered = true;
     let calls = run.record.calls.len();
@@ -193,7 +194,7 @@ async fn tell(run: &mut ReplyRun<'_>, event: StepEvent) {
 async fn run_one(toolbox: &Toolbox, call: ToolCall, within: Duration) -> CallRecord {
     let ToolCall { name, arguments, .. } = call;
     let began = Instant::now();
-    let ran = AssertUnwindSafe(toolbox.run(&name, &arguments.to_string(), within)).catch_unwind().await;
+    let ran = AssertUnwindSafe(toolbox.run(&name, &whole::written(&arguments), within)).catch_unwind().await;
     let ran = ran.unwrap_or_else(|_| Err(ToolError::Failed("it panicked".to_owned())));
     let (outcome, result, bytes) = match ran {
         Ok(output) => (CallOutcome::Done, output.text, output.bytes),

@@ -5,7 +5,9 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
+use std::time::Duration;
 
+use chimere_ffi::limits::thread_cpu_time;
 use serde_json::Value;
 
 use super::rounds;
@@ -23,6 +25,8 @@ const BETWEEN: &str = "\n\n";
 const MESSAGES_MAX: usize = 100_000;
 /// Bytes of all forms that are tried.
 const BYTES_MAX: usize = 128 << 20;
+/// Time that a search may compute; then each way is tried in its first form alone. One rendering may take a good part of it.
+const SEARCH_MAX: Duration = Duration::from_secs(5);
 
 /// Renders messages and tools.
 pub(super) type Render<'a> = dyn Fn(&[Message], &[Value]) -> Result<String, TemplateError> + 'a;
@@ -41,7 +45,7 @@ pub(super) fn write(
     format: &dyn Fn() -> &'static Format,
     render: &Render<'_>,
 ) -> Result<String, Unfit> {
-    let mut search = Search { render, why: None, lost: None };
+    let mut search = Search { render, why: None, lost: None, until: thread_cpu_time() + SEARCH_MAX };
     let shown = tools_for(tools, render);
     if let Some(text) = search.among(messages, &shown)? {
         return Ok(text);
@@ -85,6 +89,8 @@ struct Search<'a> {
     why: Option<TemplateError>,
     /// The least that was missing.
     lost: Option<Vec<String>>,
+    /// What this thread may have computed by its end.
+    until: Duration,
 }
 
 impl Search<'_> {
@@ -97,7 +103,7 @@ impl Search<'_> {
         // Most templates show most conversations as they stand: nothing else is made up before.
         let others = rounds::WAYS.iter().flat_map(|way| forms(&way(messages)));
         for form in std::iter::once(messages.to_vec()).chain(others) {
-            if tried.len() > tries_max {
+            if tried.len() > tries_max || !tried.is_empty() && self.late() {
                 break;
             }
             if !tried.insert(print(&form).0) {
@@ -129,6 +135,10 @@ impl Search<'_> {
             }
         }
         second.map_or(Ok(None), |form| self.text(&form, tools))
+    }
+
+    fn late(&self) -> bool {
+        thread_cpu_time() > self.until
     }
 
     /// The text itself; none where the template refuses what the texts say.
@@ -228,4 +238,33 @@ fn without_system(messages: Vec<Message>) -> Vec<Message> {
 fn joined<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let texts: Vec<&str> = texts.into_iter().filter(|text| !text.trim().is_empty()).collect();
     texts.join(BETWEEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A template that works long over each form and shows nothing: each way is tried once more, and no other form.
+    #[test]
+    fn a_search_is_held_to_what_it_computes() {
+        let tries = Cell::new(0);
+        let render = |_: &[Message], _: &[Value]| {
+            tries.set(tries.get() + 1);
+            let until = thread_cpu_time() + Duration::from_millis(20);
+            while thread_cpu_time() < until {
+                std::hint::black_box(&tries);
+            }
+            Ok(String::new())
+        };
+        let messages =
+            [Role::User, Role::System, Role::User, Role::Assistant].map(|role| Message::new(role, "a")).to_vec();
+        let until = thread_cpu_time() + Duration::from_millis(50);
+        let mut search = Search { render: &render, why: None, lost: None, until };
+        assert!(matches!(search.among(&messages, &[]), Ok(None)));
+        assert_eq!(tries.replace(0), 3);
+        assert!(matches!(search.among(&messages, &[]), Ok(None)));
+        assert!(tries.get() == 1 && search.lost.is_some_and(|lost| !lost.is_empty()));
+    }
 }

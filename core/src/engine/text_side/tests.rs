@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::host_tests::Letters;
 use crate::engine::prepare::tests::preparer;
 use crate::engine::vocab::{TokenKind, Vocab, VocabError};
+use crate::turn::{Message, Role, ToolCall};
 
 /// What is waited for comes at once on an idle machine; only a test that fails waits for so long on a busy one.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -112,6 +113,26 @@ fn a_long_text_holds_up_no_short_one_and_a_request_behind_it_can_be_ended() {
     assert!(matches!(stage.passed(), Input::Command(Command::Cancel { id: 4 })));
     stage.open.send(()).unwrap();
     assert!(matches!(stage.told(), Event::Tokens { id: 1, .. }));
+}
+
+/// A template works for every message, and may be tried in many forms.
+#[test]
+fn many_tiny_messages_are_a_long_text() {
+    let message = Message::new(Role::User, "a");
+    let call = ToolCall { id: String::new(), name: "f".to_owned(), arguments: serde_json::json!({}) };
+    let calls = Message { tool_calls: vec![call; 64], ..message.clone() };
+    for (messages, long) in [
+        (vec![message.clone(); 1_000], false),
+        (vec![message; 1_024], true),
+        (vec![calls.clone(); 8], false),
+        (vec![calls; 16], true),
+    ] {
+        let chat = ChatInput { messages, ..ChatInput::default() };
+        let asked = Generate { id: 7, ..Generate::new(Prompt::Chat(chat.clone()), Default::default(), 1) };
+        for command in [Command::ApplyTemplate { id: 7, chat }, Command::Generate(Box::new(asked))] {
+            assert_eq!(long_text_of(&command), long.then_some(7));
+        }
+    }
 }
 
 #[test]
