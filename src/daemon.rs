@@ -29,7 +29,6 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
-use chimere_ffi::limits;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, watch};
@@ -64,7 +63,7 @@ use crate::night::generation::learned;
 use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::{CANCEL_WAIT_MS, Permits, RECALLS_MAX, Replies};
-use crate::store::files::{StateLock, create_private_dir};
+use crate::store::files::create_private_dir;
 use crate::store::{SledTurns, StoreError, TurnStore, private, salvage};
 use crate::tools::Toolbox;
 use crate::web::Web;
@@ -158,10 +157,7 @@ pub fn run(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonErr
 async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonError> {
     let _ = http::install_recorder()?;
     meters::describe();
-    // The log's files would be open to everybody, as the system has it.
-    limits::make_private();
-    let _lock = StateLock::take(&config.state_dir, LOCK_PATIENCE)?;
-    private::close(&config.state_dir).log(&config.state_dir);
+    let _lock = private::take(&config.state_dir, LOCK_PATIENCE)?;
     let keys = KeyRing::load(&config.state_dir)?;
     if keys.is_empty() && !config.http.listen.ip().is_loopback() {
         return Err(DaemonError::Open(config.http.listen));

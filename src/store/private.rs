@@ -5,6 +5,11 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
+
+use chimere_ffi::limits;
+
+use super::files::{LockError, StateLock};
 
 /// Rights of the group and of everybody else.
 const OTHERS: u32 = 0o077;
@@ -63,6 +68,15 @@ impl Closing {
             ),
         }
     }
+}
+
+/// Holds the state folder for this process, and closes it and what is made in it from now on.
+pub fn take(folder: &Path, patience: Duration) -> Result<StateLock, LockError> {
+    // The log's files would be open to everybody, as the system has it.
+    limits::make_private();
+    let lock = StateLock::take(folder, patience)?;
+    close(folder).log(folder);
+    Ok(lock)
 }
 
 /// Closes the folder to everybody but its owner.

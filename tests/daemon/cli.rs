@@ -301,7 +301,7 @@ fn what_was_wrong_is_said_with_what_to_do() {
         (serve(&empty), 74, vec![empty.as_str(), "it is a file, not a folder", "--state-dir"]),
         (serve("/proc/nowhere"), 74, vec!["/proc/nowhere", "--state-dir"]),
         (serve(none), 69, vec![listen.as_str(), "--listen"]),
-        (words("serve --model /proc"), 66, vec!["looked for /proc/*.gguf"]),
+        (words("serve --model /proc"), 66, vec!["there is no file /proc/*.gguf", "--model"]),
         (words("memory list --state-dir /proc/nowhere"), 66, vec!["/proc/nowhere", "--state-dir"]),
         (words("memory list --since yesterday"), 64, vec!["2026-01-31"]),
         (words("night run"), 64, vec!["`chimere night run --now`", "`chimere night status`"]),

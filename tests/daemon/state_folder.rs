@@ -1,5 +1,5 @@
-//! What lies in the state folder and is open, damaged or gone: who asks is told what is lost and what to do, and nothing is
-//! listed as none that is there.
+//! What lies in the state folder and is open, damaged or gone. Who asks is told what is lost and what to do, and nothing that
+//! is there is listed as none.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! What a household has told the daemon: whether there is room for more, whether the files of lessons and documents can be
-//! read, and whether the running daemon keeps what it is told now. Nothing is written.
+//! What a household has told the daemon: whether there is room for more, and whether the files of lessons and documents can
+//! be read. A running daemon says whether it keeps what it is told now. Nothing is written.
 
 use std::path::Path;
 

@@ -84,12 +84,13 @@ export const feedback = (body) => json('/v1/feedback', { method: 'POST', body })
 /** Lessons, documents or passages in one request. */
 const PAGE = 500;
 
-/** Every lesson that the key may see, the oldest first. */
+/** Every lesson that the key may see, the oldest first; `message`: what is missing, for its file is damaged. */
 export async function lessons() {
   const all = [];
   for (;;) {
-    const { data, has_more: more } = await json(`/v1/lessons?limit=${PAGE}&after=${encodeURIComponent(all.at(-1)?.id ?? '')}`);
+    const { data, has_more: more, message } = await json(`/v1/lessons?limit=${PAGE}&after=${encodeURIComponent(all.at(-1)?.id ?? '')}`);
     all.push(...data);
+    all.message = message;
     if (!more || !data.length) return all;
   }
 }
@@ -99,12 +100,13 @@ export const addLesson = (body) => json('/v1/lessons', { method: 'POST', body })
 export const editLesson = (id, body) => json(lesson(id), { method: 'PATCH', body });
 export const forgetLesson = (id) => json(lesson(id), { method: 'DELETE' });
 
-/** Every document that the key may see, the oldest first. */
+/** Every document that the key may see, the oldest first; `message`: what is missing, for its file is damaged. */
 export async function documents() {
   const all = [];
   for (;;) {
-    const { data, has_more: more } = await json(`/v1/documents?limit=${PAGE}&after=${encodeURIComponent(all.at(-1)?.id ?? '')}`);
+    const { data, has_more: more, message } = await json(`/v1/documents?limit=${PAGE}&after=${encodeURIComponent(all.at(-1)?.id ?? '')}`);
     all.push(...data);
+    all.message = message;
     if (!more || !data.length) return all;
   }
 }

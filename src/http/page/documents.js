@@ -59,11 +59,11 @@ export class Documents {
   open() {
     this.#turn(true);
     $('documents-use').checked = settings().documents;
-    if (!$('documents').open) {
-      $('documents-said').replaceChildren();
-      $('documents').showModal();
-    }
-    return this.#load();
+    if ($('documents').open) return this.#load();
+    $('documents-said').replaceChildren();
+    $('documents').showModal();
+    // What is damaged is said once, and not after each change.
+    return this.#load().then(() => this.#all.message && this.#say(this.#all.message));
   }
 
   /** To the list, or to the passages of one. */

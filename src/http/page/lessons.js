@@ -42,6 +42,7 @@ export class Lessons {
     this.#say('');
     $('lessons').showModal();
     await this.#load();
+    if (this.#all.message) this.#say(this.#all.message);
     const gone = ids.filter((id) => !this.#all.some((lesson) => lesson.id === id));
     if (gone.length) this.#say('The answer was shown a lesson that is no longer here.');
   }

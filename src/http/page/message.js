@@ -243,6 +243,7 @@ function facts({ meta, stopped, problem, content }, running) {
     fact(rate, 'the engine’s decode rate'),
     !running && fact(meta.finish === 'length' ? 'cut at the token limit' : null),
     !running && fact(stopped && content ? 'stopped' : null),
+    !running && fact(meta.kept === false && 'not remembered', 'the daemon could not write it to its turn log: chimere doctor says why'),
     // The page was closed or loaded anew on the way.
     !running && fact(!meta.finish && !stopped && !problem ? 'cut off' : null),
   ].filter(Boolean);

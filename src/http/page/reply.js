@@ -141,6 +141,7 @@ function growPlan(meta, plan) {
   meta.because = plan.because;
   meta.tier = plan.tier;
   meta.generation = plan.adapter_revision;
+  meta.kept = plan.kept;
   meta.lessons = plan.lessons;
   meta.sources = plan.sources;
   const decode = plan.timings?.decode_ms;
