@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_name_that_no_list_has_is_found_by_its_pattern_or_among_all_others() {
-        let many: Vec<String> = (0..200).map(|n| format!("^{n}[^xyz]*$")).collect();
+        let many: Vec<String> = (0..200).map(|n| format!("^{n}-[^xyz]*$")).collect();
         let many: serde_json::Map<String, Value> = many.into_iter().map(|own| (own, json!({"type": "null"}))).collect();
         for (schema, key, expected) in [
             (json!({"patternProperties": {"^x-": {"type": "null"}}}), "x-1", Some(Kinds::NULL)),
@@ -336,9 +336,9 @@ mod tests {
             ),
             (json!({"allOf": [{"additionalProperties": {"type": "null"}}]}), "y", Some(Kinds::NULL)),
             (json!({"allOf": [{"$ref": "#"}, {"additionalProperties": false}]}), "y", None),
-            (json!({"patternProperties": many}), "7é", Some(Kinds::NULL)),
+            (json!({"patternProperties": many}), "7-é", Some(Kinds::NULL)),
             // Beyond what is compiled.
-            (json!({"patternProperties": many}), "199é", None),
+            (json!({"patternProperties": many}), "199-é", None),
         ] {
             let root = Root::of(schema.clone());
             let found = root.schema().unlisted(key);

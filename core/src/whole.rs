@@ -128,8 +128,9 @@ fn behind_text(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
+/// Of a scalar as it is written.
 fn is_long(number: &str) -> bool {
-    let whole = !number.contains(['.', 'e', 'E']);
+    let whole = !number.contains(['"', '.', 'e', 'E']);
     whole && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
 }
 
@@ -207,7 +208,10 @@ mod tests {
             (json!({"calls": [{"name": "f", "arguments": {"n": long, "l": [long, {long: "x"}]}}]}), 2),
             (json!({"content": long, "arguments": long, "l": ["arguments", {"a": long}]}), 0),
             (json!({"arguments": [long]}), 0),
-            (json!({"arguments": {"t": "\u{fdd2}1x", "q": "a\"\u{fdd2}1", "n": "\u{fdd2}-7"}, "n": long}), 1),
+            (
+                json!({"arguments": {"t": "\u{fdd2}1x", "q": "a\"\u{fdd2}1", "n": "\u{fdd2}-9223372036854775809"}, "n": long}),
+                1,
+            ),
         ] {
             let text = record.to_string();
             let found = unmarked(&text);

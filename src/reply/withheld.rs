@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Replies;
-use crate::toolcall::next_number;
+use crate::toolcall::{next_number, number_of};
 use crate::turn::{Message, Plan, Role, ToolCall};
 
 /// Replies of which they are kept, and bytes of all results. The oldest go first.
@@ -21,22 +21,26 @@ struct Kept {
     bytes: usize,
 }
 
-/// Calls of a client's tools, and what was asked before them. Ids alone may be those of another conversation: some models
-/// count the calls of each.
+/// Calls of a client's tools. Where ids count the calls of a conversation, another may have the same: then what was asked
+/// before them tells.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Place {
-    asked: u64,
+    asked: Option<u64>,
     ids: BTreeSet<String>,
 }
 
 impl Place {
     /// `None`: there is no call.
     fn of(calls: &[ToolCall], before: &[Message]) -> Option<Place> {
-        let mut asked = DefaultHasher::new();
-        let question = before.iter().rfind(|message| message.role == Role::User);
-        question.map(|message| message.content.as_str()).hash(&mut asked);
         let ids: BTreeSet<String> = calls.iter().map(|call| call.id.clone()).collect();
-        (!ids.is_empty()).then(|| Place { asked: asked.finish(), ids })
+        let asked = || {
+            let mut asked = DefaultHasher::new();
+            let question = before.iter().rfind(|message| message.role == Role::User);
+            question.map(|message| message.content.as_str()).hash(&mut asked);
+            asked.finish()
+        };
+        let counted = ids.iter().any(|id| number_of(id).is_some());
+        (!ids.is_empty()).then(|| Place { asked: counted.then(asked), ids })
     }
 }
 

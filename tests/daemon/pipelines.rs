@@ -133,8 +133,9 @@ async fn the_prompt_of_a_chat_has_the_instruction_of_its_route() {
     let state = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let folder = state.path().join("pipelines");
     fs::create_dir_all(&folder).unwrap();
-    for (name, kind) in [("plain", "generate: {"), ("reckoned", "tools: {allow: [calculate], ")] {
-        let step = format!("steps:\n  - {kind}instruction: Answer in one word., max_tokens: 8}}\n");
+    for (name, kind) in [("plain", "generate: TERMS"), ("reckoned", "tools: {allow: [calculate], answer: TERMS}")] {
+        let terms = "{instruction: Answer in one word., max_tokens: 8}";
+        let step = format!("steps:\n  - {}\n", kind.replace("TERMS", terms));
         let pipeline = format!("name: {name}\nversion: 1\nfollow_model: true\n{step}");
         fs::write(folder.join(format!("{name}.yaml")), pipeline).unwrap();
     }

@@ -353,11 +353,15 @@ impl ToolCallParser {
     }
 }
 
+/// The number in an id that counts the calls of a conversation: others may have the same.
+pub fn number_of(id: &str) -> Option<u32> {
+    id.strip_prefix("functions.")?.rsplit_once(':')?.1.parse().ok()
+}
+
 /// The number of the next call behind these, where ids count the calls of a conversation. A client may have left calls out.
 pub fn next_number<'a>(calls: impl Iterator<Item = &'a ToolCall>) -> u32 {
-    let number = |id: &str| id.strip_prefix("functions.")?.rsplit_once(':')?.1.parse::<u32>().ok();
     let next = |(many, next): (u32, u32), call: &ToolCall| {
-        (many.saturating_add(1), next.max(number(&call.id).map_or(0, |own| own.saturating_add(1))))
+        (many.saturating_add(1), next.max(number_of(&call.id).map_or(0, |own| own.saturating_add(1))))
     };
     let (many, next) = calls.fold((0, 0), next);
     many.max(next)

@@ -15,9 +15,9 @@ use crate::http::table;
 use crate::turn::{Message, Role, ToolCall};
 use crate::whole;
 
-/// Under this name the text of arguments is kept that are no JSON object.
 /// Characters of an unknown type that a refusal repeats.
 const KIND_CHARS_SHOWN: usize = 80;
+/// Under this name the text of arguments is kept that are no JSON object.
 const CUT_OFF: &str = "arguments";
 
 /// Calls of one message: twice what a reply may have.
