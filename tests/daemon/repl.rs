@@ -149,7 +149,7 @@ async fn a_conversation_at_a_terminal() {
     terminal.ask("/stats\r", "finish aborted");
     terminal.ask("/retry\r", "14.");
     // The first question of this conversation once more, from the history.
-    terminal.ask("\u{1b}[A\u{1b}[A\r", "14.");
+    terminal.ask("\u{1b}[A\u{1b}[A\u{1b}[A\r", "14.");
     terminal.leave();
 
     let history = std::fs::read_to_string(daemon.state.path().join("chat_history")).unwrap();
