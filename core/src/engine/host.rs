@@ -385,14 +385,16 @@ impl Host {
         self.pace.budget(&self.backend.step_tokens(), rows.count(), replies, self.limits.step_tokens_max)
     }
 
-    /// A step took so long.
+    /// A step took so long. Where every row of a text was asked for, that says nothing of prompts.
     fn measured(&mut self, demands: &[Demand], shares: &[Share], took: Duration) {
+        if shares.iter().any(|share| share.rows == Rows::All) {
+            return;
+        }
         let fed = || shares.iter().filter_map(|share| Some((demands.get(share.slot)?, share.tokens)));
         self.pace.ran(Ran {
             rows: fed().filter(|(d, _)| d.decoding).count(),
             replies: fed().filter(|(d, _)| d.decoding && !d.background).count(),
             prompts: fed().filter(|(d, _)| !d.decoding).map(|(d, tokens)| tokens * d.lanes).sum(),
-            scores: shares.iter().any(|share| share.rows == Rows::All),
             seconds: took.as_secs_f64(),
         });
     }

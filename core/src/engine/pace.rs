@@ -30,8 +30,6 @@ pub(super) struct Ran {
     pub(super) replies: usize,
     /// Tokens of prompts.
     pub(super) prompts: usize,
-    /// Every row of a text was asked for: that says nothing of prompts.
-    pub(super) scores: bool,
     pub(super) seconds: f64,
 }
 
@@ -96,14 +94,14 @@ impl Pace {
 
     /// A step was measured.
     pub(super) fn ran(&mut self, ran: Ran) {
-        let Ran { rows, replies, prompts, scores, seconds } = ran;
+        let Ran { rows, replies, prompts, seconds } = ran;
         if prompts == 0 {
             self.quiet.took(rows, seconds);
         }
         let known = self.quiet.of(rows).map(|quiet| quiet.min(seconds));
         let quiet = if rows == 0 { 0.0 } else { known.unwrap_or_default() };
         let added = if prompts == 0 { 0.0 } else { (seconds - quiet).max(seconds * ADDED_MIN) };
-        if !scores && (rows == 0 || known.is_some()) {
+        if rows == 0 || known.is_some() {
             self.added.took(prompts, added);
         }
         self.owed = match replies {
@@ -186,7 +184,7 @@ mod tests {
                 let budget = pace.budget(suits, replies, replies, 0);
                 let prompts = if budget.owed { 0 } else { budget.long };
                 let seconds = device(replies, prompts);
-                pace.ran(Ran { rows: replies, replies, prompts, scores: false, seconds });
+                pace.ran(Ran { rows: replies, replies, prompts, seconds });
                 (prompts, seconds)
             })
             .collect()
@@ -197,7 +195,7 @@ mod tests {
         let mut last = 0;
         for _ in 0..steps {
             last = pace.budget(suits, 0, 0, 0).tokens;
-            pace.ran(Ran { rows: 0, replies: 0, prompts: last, scores: false, seconds: device(0, last) });
+            pace.ran(Ran { rows: 0, replies: 0, prompts: last, seconds: device(0, last) });
         }
         last
     }
@@ -261,7 +259,7 @@ mod tests {
                 last = pace.budget(&suits, 0, 0, 0).tokens;
                 let seconds = factor * PROCESSOR(0, last);
                 assert!(seconds <= 8.0, "{last} tokens at {factor}");
-                pace.ran(Ran { rows: 0, replies: 0, prompts: last, scores: false, seconds });
+                pace.ran(Ran { rows: 0, replies: 0, prompts: last, seconds });
             }
             assert!((wanted * 8 / 10..=wanted * 14 / 10).contains(&last), "{last} at {factor}");
         }
