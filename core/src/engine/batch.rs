@@ -71,7 +71,7 @@ impl Demand {
 
 /// Plans one step; decoding sequences always fit. A prompt gets nothing if less than one cut is left for it, but the first
 /// prompt always advances (a background one only when nothing is live). Where replies are owed time, that is the first
-/// which is short or due. A step that reads a short one is not filled with others: it would take as long as they do.
+/// which is short or due.
 pub fn plan(demands: &[Demand], budget: &Budget) -> Vec<Share> {
     let mut shares = Vec::with_capacity(demands.len());
     let Budget { tokens: mut left, long: mut left_long, short, owed, cut: cut_tokens } = *budget;
@@ -82,7 +82,7 @@ pub fn plan(demands: &[Demand], budget: &Budget) -> Vec<Share> {
         }
     }
     let live = wanting().any(|(_, d)| !d.background);
-    let (mut first_prompt, mut reads_short) = (true, false);
+    let mut first_prompt = true;
     for background in [false, true] {
         if background && live {
             (left, left_long) = (left.min(CUT_TOKENS), left_long.min(CUT_TOKENS));
@@ -92,7 +92,7 @@ pub fn plan(demands: &[Demand], budget: &Budget) -> Vec<Share> {
         prompts.sort_by_key(|(_, d)| (d.served, !d.due, if background { 0 } else { d.left }));
         for (slot, demand) in prompts {
             let short = demand.short(short) && !background;
-            if (owed || reads_short) && !short && !demand.due {
+            if owed && !short && !demand.due {
                 continue;
             }
             let reach = if short { left } else { left.min(left_long) } / demand.lanes;
@@ -102,7 +102,6 @@ pub fn plan(demands: &[Demand], budget: &Budget) -> Vec<Share> {
             if tokens > 0 {
                 shares.push(demand.share(slot, tokens));
                 left = left.saturating_sub(tokens * demand.lanes);
-                reads_short |= short;
                 if !short {
                     left_long = left_long.saturating_sub(tokens * demand.lanes);
                 }
@@ -168,13 +167,11 @@ mod tests {
     fn short_prompts_are_read_whole_beside_replies_and_long_ones_in_pieces() {
         let budget = Budget { tokens: 160, long: 8, short: 64, owed: false, cut: 8 };
         let mut demands = [decoding(9), prompt(0, 1_000), prompt(0, 64), prompt(0, 30)];
-        assert_eq!(fed(&demands[..2], &budget), [(0, 1), (1, 8)]);
-        // Beside a short one, and where replies are owed time, a long one waits, unless its turn is due.
+        assert_eq!(fed(&demands, &budget), [(0, 1), (3, 30), (2, 64), (1, 8)]);
+        // Where replies are owed time, a long one waits, unless its turn is due.
         let owed = Budget { owed: true, ..budget };
-        assert_eq!(fed(&demands, &budget), [(0, 1), (3, 30), (2, 64)]);
         assert_eq!(fed(&demands, &owed), [(0, 1), (3, 30), (2, 64)]);
         demands[1].due = true;
-        assert_eq!(fed(&demands, &budget), [(0, 1), (1, 8), (3, 30), (2, 64)]);
         assert_eq!(fed(&demands, &owed), [(0, 1), (1, 8), (3, 30), (2, 64)]);
         assert_eq!(fed(&demands[..2], &Budget { long: 0, ..owed }), [(0, 1), (1, 8)], "one cut at least");
         demands[1].due = false;
