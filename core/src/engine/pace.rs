@@ -13,8 +13,8 @@ use super::backend::{Budget, StepTokens};
 
 /// Sizes are told apart by powers of two, up to 65,536 tokens.
 const SIZES: usize = 17;
-/// Share of a step's time that prompts in it take at least, however much the replies alone seemed to take.
-const ADDED_MIN: f64 = 1.0 / 16.0;
+/// Share of a new time in what is remembered.
+const NEWS: f64 = 0.5;
 /// Tokens of the first step of all, of which nothing is known.
 const FIRST_TOKENS: usize = 16;
 /// Share of the best rate of prompts that a smaller step must have to be preferred.
@@ -100,7 +100,7 @@ impl Pace {
         }
         let known = self.quiet.of(rows).map(|quiet| quiet.min(seconds));
         let quiet = if rows == 0 { 0.0 } else { known.unwrap_or_default() };
-        let added = if prompts == 0 { 0.0 } else { (seconds - quiet).max(seconds * ADDED_MIN) };
+        let added = seconds - quiet;
         if rows == 0 || known.is_some() {
             self.added.took(prompts, added);
         }
@@ -125,8 +125,8 @@ impl Costs {
         self.0[size(tokens)].is_some()
     }
 
-    /// So many tokens took so long: the last time counts. What changed since then changed for other sizes too: a longer
-    /// context, a busier machine. And a token costs no more among more of them.
+    /// So many tokens took so long. What changed since the last time changed for other sizes too: a longer context, a
+    /// busier machine. And a token costs no more among more of them.
     fn took(&mut self, tokens: usize, seconds: f64) {
         if tokens == 0 {
             return;
@@ -134,9 +134,10 @@ impl Costs {
         let (at, now) = (size(tokens), seconds.max(1e-9) / tokens as f64);
         let expected = self.of(tokens).map_or(now, |most| now.min(most / tokens as f64));
         let before = *self.0[at].get_or_insert(expected);
+        let own = before + NEWS * (now - before);
         for (other, cost) in self.0.iter_mut().enumerate().filter_map(|(other, cost)| Some((other, cost.as_mut()?))) {
-            *cost *= now / before;
-            *cost = if other < at { cost.max(now) } else { cost.min(now) };
+            *cost *= own / before;
+            *cost = if other < at { cost.max(own) } else { cost.min(own) };
         }
     }
 
