@@ -19,8 +19,6 @@ import time
 import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# The ids that end a reply of `nano`, and of SmolLM2.
-NO_END = {"0": -100, "2": -100}
 WORDS = "the river went past old copper lanterns and a quiet mill where nobody had counted boats since spring".split()
 
 
@@ -48,8 +46,8 @@ class Daemon:
 
     def ask(self, messages, tokens, stamps=None):
         """Seconds to the first token, tokens of the prompt, of those kept, and what was said; each token's time to `stamps`."""
-        body = {"messages": messages, "max_tokens": tokens, "stream": True, "temperature": 0, "logit_bias": NO_END,
-                "stream_options": {"include_usage": True}, "chimere": {"route": "default"}}
+        body = {"messages": messages, "max_tokens": tokens, "stream": True, "temperature": 0, "ignore_eos": True,
+                "stream_options": {"include_usage": True}, "chat_template_kwargs": {"enable_thinking": False}}
         request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         began, first, usage, said = time.monotonic(), None, {}, []
