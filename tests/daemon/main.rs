@@ -49,8 +49,6 @@ mod lessons;
 #[path = "../llama/models.rs"]
 mod library;
 mod listers;
-mod long;
-mod messages;
 mod model;
 mod models;
 mod night;
