@@ -49,8 +49,6 @@ const ENV_PREFIX: &str = "CHIMERE_";
 const ENV_OTHER: &[&str] = &["CHIMERE_CONFIG", "CHIMERE_KEY", "CHIMERE_URL"];
 /// Largest configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Milliseconds that a step takes at most where nobody says otherwise: a pause that a reader hardly sees.
-const STEP_MS_MAX: u64 = 100;
 /// Most threads of an engine.
 const THREADS_MAX: u64 = 64;
 pub const SYSTEM_FILE: &str = "/etc/chimere/config.toml";
@@ -74,8 +72,6 @@ pub struct EngineConfig {
     pub sequences: NonZeroUsize,
     /// Tokens fed in one step while a reply is being written; what suits the device where absent.
     pub step_tokens: Option<NonZeroUsize>,
-    /// Milliseconds that a step may take.
-    pub step_ms_max: u64,
     /// What keys and values are kept as: `auto`, or a type of [`chimere_ffi::KvType`]; and recurrent states.
     pub kv: String,
     pub state: String,
@@ -332,7 +328,6 @@ fn engine(raw: raw::EngineSection, env: &Environment) -> Result<EngineConfig, Co
         context_tokens: context.map(nonzero),
         sequences: nonzero(number(raw.sequences, 8, 1..=256, "engine.sequences")?),
         step_tokens: step.map(nonzero),
-        step_ms_max: number(raw.step_ms_max, STEP_MS_MAX, 1..=60_000, "engine.step_ms_max")?,
         kv: one_of(raw.kv, "auto", &["auto", "f16", "f32", "q8_0/q4_0"], "engine.kv")?,
         state: one_of(raw.state, "f32", &["f32", "bf16"], "engine.state")?,
         snapshot_bytes_max: number(raw.snapshot_bytes_max, 1 << 30, 0..=1 << 44, "engine.snapshot_bytes_max")?,

@@ -429,7 +429,6 @@ fn engine_args(config: &Config) -> Vec<OsString> {
     if let Some(tokens) = engine.step_tokens {
         flag("--step-tokens", tokens.to_string());
     }
-    flag("--step-ms", engine.step_ms_max.to_string());
     if engine.kv != "auto" {
         flag("--kv", engine.kv.clone());
     }

@@ -2,7 +2,7 @@
 //! and the replies under way follow these rules. The key that has least comes first. Among equals it is the one that was
 //! served longest ago, and within a key the first that came.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 /// How many places each key has, of those that are named once for each place.
 pub fn places<'a>(keys: impl Iterator<Item = &'a str>) -> HashMap<&'a str, usize> {
@@ -52,35 +52,6 @@ impl Rounds {
     pub fn next<'a>(&self, waiting: impl Iterator<Item = &'a str>, held: &HashMap<&str, usize>) -> Option<usize> {
         let rank = |key: &str| (held.get(key).copied().unwrap_or_default(), self.served(key));
         waiting.enumerate().min_by_key(|(at, key)| (rank(key), *at)).map(|(at, _)| at)
-    }
-}
-
-/// Turns in which others were passed over, of which one goes to whoever waited longest.
-const TURNS: u32 = 4;
-
-/// Within a key the shortest comes first, so that a long one holds no short one up. One turn in four in which somebody
-/// was passed over goes to the one that waited longest, so that the long one comes to its end however many short ones come.
-#[derive(Clone, Debug, Default)]
-pub struct Ageing(HashMap<String, u32>);
-
-impl Ageing {
-    /// Whether the next turn of a key is that of the one that waited longest.
-    pub fn due(&self, key: &str) -> bool {
-        self.0.get(key).is_some_and(|turns| *turns + 1 >= TURNS)
-    }
-
-    /// A key had a turn: whether somebody was passed over in it, and whether the one that had waited longest was not.
-    pub fn turned(&mut self, key: &str, passed: bool, longest: bool) {
-        match passed {
-            true if !longest => *self.0.entry(key.to_owned()).or_default() += 1,
-            true => drop(self.0.insert(key.to_owned(), 0)),
-            false => drop(self.0.remove(key)),
-        }
-    }
-
-    /// Forgets all keys but those that wait.
-    pub fn keep(&mut self, waiting: &BTreeSet<String>) {
-        self.0.retain(|key, _| waiting.contains(key));
     }
 }
 
@@ -194,23 +165,6 @@ mod tests {
         assert_eq!(rounds.served.len(), 3, "whoever waits now was served before them");
         rounds.forget_before([].into_iter());
         assert_eq!(rounds.served.len(), 0);
-    }
-
-    #[test]
-    fn one_turn_in_four_goes_to_whoever_waited_longest() {
-        let mut ageing = Ageing::default();
-        let mut turns = |key: &str, passed: bool| {
-            let due = ageing.due(key);
-            ageing.turned(key, passed, due);
-            due
-        };
-        let told: Vec<bool> = (0..9).map(|_| turns("a", true)).collect();
-        assert_eq!(told, [false, false, false, true, false, false, false, true, false]);
-        assert!(!turns("b", true) && !turns("b", true) && !turns("a", true), "each key by itself");
-        // Where nobody is passed over, nobody has waited.
-        assert!(!turns("a", false) && !turns("a", true));
-        ageing.keep(&BTreeSet::from(["b".to_owned()]));
-        assert_eq!(ageing.0.len(), 1);
     }
 
     #[test]

@@ -56,9 +56,6 @@ pub struct Args {
     /// Tokens fed in one step while a reply is being written, prompts and decoding together; 0 = what suits the device
     #[arg(long, default_value_t = 0, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(0..=65536))]
     step_tokens: u32,
-    /// Milliseconds that a step may take while anybody else may wait for it; 0 = as long as it takes
-    #[arg(long, default_value_t = 0, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=60_000))]
-    step_ms: u64,
     /// Most memory for kept prompt prefixes: `2GiB`, `900MiB` or bytes; 0 = none are kept
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
     snapshots_max: u64,
@@ -121,7 +118,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let limits = HostLimits {
         waiting_max: args.waiting.into(),
         step_tokens_max: args.step_tokens as usize,
-        step_ms_max: args.step_ms,
         prefixes: PrefixLimits { bytes_max: args.snapshots_max, ..PrefixLimits::default() },
     };
     loaded.keeper = args.snapshots_file.map(|file| keeper(file, &loaded, args.cache)).transpose()?;

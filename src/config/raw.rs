@@ -143,8 +143,6 @@ section! {
         sequences: u64,
         /// Absent: what suits the device.
         step_tokens: u64,
-        /// Time that a step may take.
-        step_ms_max: u64,
         /// `auto`, `f16`, `f32` or `q8_0/q4_0`.
         kv: String,
         /// `f32` or `bf16`.

@@ -27,7 +27,7 @@ pub(crate) fn start_keeping(path: &Path, context_tokens: usize, bytes_max: u64) 
     assert_eq!(loaded.hosted.model.backend, "llama");
     let (to_us, events) = sync_channel(64);
     let prefixes = PrefixLimits { bytes_max, gain_tokens_min: 64, ..PrefixLimits::default() };
-    let limits = HostLimits { waiting_max: 8, step_tokens_max: 64, prefixes, ..HostLimits::default() };
+    let limits = HostLimits { waiting_max: 8, step_tokens_max: 64, prefixes };
     (process::start(loaded, limits, to_us).unwrap(), events)
 }
 

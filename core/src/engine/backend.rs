@@ -103,28 +103,49 @@ pub struct SavedSize {
 /// Tokens that suit a step of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTokens {
-    /// Of prompts and replies: more would gain nothing, or the buffers hold no more.
-    pub most: usize,
+    /// Where somebody waits for the next token of a reply.
+    pub beside: usize,
+    /// Of these, tokens of prompts for each reply but the first that waits, and at least one cut: the fewer wait, the less
+    /// a prompt is worth holding them up. `None`: all of them.
+    pub a_reply: Option<usize>,
     /// A prompt of which no more is left is short, and read as a whole: it holds the replies up once, in pieces as often as
     /// there are pieces. 0: none is.
     pub short: usize,
+    /// Where nobody does, if that is more.
+    pub alone: usize,
     /// Prompts are cut at multiples of so many positions, themselves a multiple of [`SavedSize::grid`].
     pub cut: usize,
 }
 
-/// How many tokens of prompts a step takes.
+/// How the tokens of one step are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// All of them.
     pub tokens: usize,
-    /// Of these, tokens of prompts that are not short.
+    /// Of these, tokens of replies and of prompts that are not short.
     pub long: usize,
     /// Most tokens of a short prompt.
     pub short: usize,
-    /// The replies had less time than the prompts beside them: prompts that are not short wait, unless their turn is due.
-    pub owed: bool,
     /// Prompts are cut at multiples of so many positions.
     pub cut: usize,
+}
+
+impl StepTokens {
+    /// Of a step in which so many replies wait for their next token and so many short prompts for their first one: where
+    /// more wait for a first one than for a next, as many more tokens are worth it.
+    pub fn budget(&self, replies: usize, short_prompts: usize) -> Budget {
+        let StepTokens { short, cut, .. } = *self;
+        let alone = self.beside.max(self.alone);
+        if replies == 0 {
+            return Budget { tokens: alone, long: alone, short, cut };
+        }
+        let long = match self.a_reply {
+            Some(a_reply) => self.beside.min(a_reply.saturating_mul(replies - 1).max(cut) + replies),
+            None => self.beside,
+        };
+        let tokens = self.beside.saturating_mul((short_prompts / replies).max(1)).min(alone);
+        Budget { tokens, long, short, cut }
+    }
 }
 
 /// Facts about a loaded model that the rest of the engine may rely on.
@@ -262,9 +283,9 @@ pub trait Backend: Send {
         Err(BackendError::Unsupported("a row of logits after its step"))
     }
 
-    /// Tokens that suit a step. How many of these it takes is a matter of the time that steps take.
+    /// Tokens that one step should feed at most where nobody says otherwise.
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { most: 256, short: CUT_TOKENS, cut: CUT_TOKENS }
+        StepTokens { beside: 256, a_reply: None, short: 0, alone: 0, cut: CUT_TOKENS }
     }
 
     /// What became of the experts beyond the device's memory; `None`: there are none.

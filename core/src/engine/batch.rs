@@ -1,10 +1,10 @@
 //! The planner: which tokens go into the next step. It takes decoding sequences first, one token each, then prompt
-//! chunks until the token budget is spent. The key whose prompts were read longest ago comes first, and within a key the
-//! prompt with the fewest tokens left, unless another's turn is due. It cuts a prompt only where its sequence stands at a
-//! multiple of the backend's cut. So the numbers of a reply depend neither on the budget nor on the neighbours.
+//! chunks until the token budget is spent. The key whose prompts were read longest ago comes first, then order of arrival
+//! counts. It cuts a prompt only where its sequence stands at a multiple of the backend's cut. So the numbers of a reply
+//! depend neither on the budget nor on the neighbours.
 //!
-//! Background work follows live work in both classes, in order of arrival. While there is live work it adds at most 64
-//! tokens to a step.
+//! Background work follows live work in both classes, and while there is live work it adds at most 64 tokens to a
+//! step.
 
 use super::backend::{Budget, Rows};
 
@@ -29,8 +29,6 @@ pub struct Demand {
     pub held: usize,
     /// Tokens that may be fed in this step.
     pub pending: usize,
-    /// Tokens to feed until its next row, in this step or later.
-    pub left: usize,
     /// The sequence is generating: it goes first and is never cut.
     pub decoding: bool,
     /// Nobody waits for it.
@@ -39,8 +37,6 @@ pub struct Demand {
     pub lanes: usize,
     /// When a prompt of its key was read last: the earliest comes first.
     pub served: u64,
-    /// It was passed over for shorter ones long enough: it comes first of its key.
-    pub due: bool,
     pub wants: Wants,
 }
 
@@ -56,7 +52,7 @@ pub struct Share {
 impl Demand {
     /// A prompt of which at most `tokens` are left.
     pub fn short(&self, tokens: usize) -> bool {
-        !self.decoding && (1..=tokens).contains(&self.left)
+        !self.decoding && (1..=tokens).contains(&self.pending)
     }
 
     fn share(&self, slot: usize, tokens: usize) -> Share {
@@ -70,15 +66,16 @@ impl Demand {
 }
 
 /// Plans one step; decoding sequences always fit. A prompt gets nothing if less than one cut is left for it, but the first
-/// prompt always advances (a background one only when nothing is live). Where replies are owed time, that is the first
-/// which is short or due.
+/// prompt always advances (a background one only when nothing is live).
 pub fn plan(demands: &[Demand], budget: &Budget) -> Vec<Share> {
     let mut shares = Vec::with_capacity(demands.len());
-    let Budget { tokens: mut left, long: mut left_long, short, owed, cut: cut_tokens } = *budget;
+    let Budget { tokens: mut left, long: mut left_long, short, cut: cut_tokens } = *budget;
     let wanting = || demands.iter().enumerate().filter(|(_, d)| d.pending > 0);
     for background in [false, true] {
         for (slot, demand) in wanting().filter(|(_, d)| d.decoding && d.background == background) {
             shares.push(demand.share(slot, demand.pending));
+            left = left.saturating_sub(demand.pending * demand.lanes);
+            left_long = left_long.saturating_sub(demand.pending * demand.lanes);
         }
     }
     let live = wanting().any(|(_, d)| !d.background);
@@ -89,12 +86,9 @@ pub fn plan(demands: &[Demand], budget: &Budget) -> Vec<Share> {
             first_prompt = false;
         }
         let mut prompts: Vec<_> = wanting().filter(|(_, d)| !d.decoding && d.background == background).collect();
-        prompts.sort_by_key(|(_, d)| (d.served, !d.due, if background { 0 } else { d.left }));
+        prompts.sort_by_key(|(_, demand)| demand.served);
         for (slot, demand) in prompts {
-            let short = demand.short(short) && !background;
-            if owed && !short && !demand.due {
-                continue;
-            }
+            let short = demand.short(short);
             let reach = if short { left } else { left.min(left_long) } / demand.lanes;
             let allowed = if first_prompt { reach.max(cut_tokens) } else { reach };
             first_prompt = false;
@@ -121,25 +115,16 @@ fn cut(held: usize, pending: usize, allowed: usize, cut_tokens: usize) -> usize 
 
 #[cfg(test)]
 mod tests {
+    use super::super::backend::StepTokens;
     use super::*;
 
     fn prompt(held: usize, pending: usize) -> Demand {
-        Demand {
-            held,
-            pending,
-            left: pending,
-            decoding: false,
-            background: false,
-            lanes: 1,
-            served: 0,
-            due: false,
-            wants: Wants::Last,
-        }
+        Demand { held, pending, decoding: false, background: false, lanes: 1, served: 0, wants: Wants::Last }
     }
 
     /// Without short prompts.
     fn within(tokens: usize, cut: usize) -> Budget {
-        Budget { tokens, long: tokens, short: 0, owed: false, cut }
+        Budget { tokens, long: tokens, short: 0, cut }
     }
 
     fn decoding(held: usize) -> Demand {
@@ -158,44 +143,19 @@ mod tests {
         assert_eq!(shares[1], Share { slot: 0, tokens: 64, rows: Rows::None });
     }
 
-    /// The prompts that a step reads: which, and how much of each.
-    fn fed(demands: &[Demand], budget: &Budget) -> Vec<(usize, usize)> {
-        plan(demands, budget).iter().map(|s| (s.slot, s.tokens)).collect()
-    }
-
     #[test]
     fn short_prompts_are_read_whole_beside_replies_and_long_ones_in_pieces() {
-        let budget = Budget { tokens: 160, long: 8, short: 64, owed: false, cut: 8 };
-        let mut demands = [decoding(9), prompt(0, 1_000), prompt(0, 64), prompt(0, 30)];
-        assert_eq!(fed(&demands, &budget), [(0, 1), (3, 30), (2, 64), (1, 8)]);
-        // Where replies are owed time, a long one waits, unless its turn is due.
-        let owed = Budget { owed: true, ..budget };
-        assert_eq!(fed(&demands, &owed), [(0, 1), (3, 30), (2, 64)]);
-        demands[1].due = true;
-        assert_eq!(fed(&demands, &owed), [(0, 1), (1, 8), (3, 30), (2, 64)]);
-        assert_eq!(fed(&demands[..2], &Budget { long: 0, ..owed }), [(0, 1), (1, 8)], "one cut at least");
-        demands[1].due = false;
-        assert_eq!(fed(&demands[..2], &owed), [(0, 1)]);
-        let idle = [decoding(9), background(prompt(0, 30))];
-        assert_eq!(fed(&idle, &owed), [(0, 1)], "nor does what nobody waits for");
-    }
-
-    #[test]
-    fn the_prompt_with_the_fewest_tokens_left_comes_first_unless_another_is_due() {
-        // One that is read to a mark has more left than what it may be fed.
-        let mut demands = [prompt(0, 900), prompt(640, 300), Demand { left: 500, ..prompt(0, 64) }, prompt(0, 20)];
-        assert_eq!(fed(&demands, &within(128, CUT_TOKENS)), [(3, 20), (1, 64)]);
-        assert_eq!(fed(&demands, &within(400, CUT_TOKENS)), [(3, 20), (1, 300), (2, 64)]);
-        assert_eq!(fed(&demands, &within(500, CUT_TOKENS)), [(3, 20), (1, 300), (2, 64), (0, 64)]);
-        demands[0].due = true;
-        assert_eq!(fed(&demands, &within(128, CUT_TOKENS)), [(0, 128)]);
-        assert_eq!(fed(&demands, &within(150, CUT_TOKENS)), [(0, 128), (3, 20)]);
-        // The turns of keys come before it.
-        demands[3].served = 5;
-        demands[0].served = 6;
-        assert_eq!(fed(&demands, &within(64, CUT_TOKENS)), [(1, 64)]);
-        let idle = [(0, 900), (640, 300)].map(|(held, pending)| background(prompt(held, pending)));
-        assert_eq!(fed(&idle, &within(128, CUT_TOKENS)), [(0, 128)], "in order of arrival where nobody waits");
+        let suits = StepTokens { beside: 160, a_reply: Some(8), short: 64, alone: 2_048, cut: 8 };
+        let demands = [decoding(9), prompt(0, 1_000), prompt(0, 64), prompt(0, 30)];
+        let fed = |budget: &Budget| plan(&demands, budget).iter().map(|s| (s.slot, s.tokens)).collect::<Vec<_>>();
+        assert_eq!(fed(&suits.budget(1, 2)), [(0, 1), (1, 8), (2, 64), (3, 30)]);
+        // Nobody waits for a next token: the first in line first, and what is left for the others.
+        assert_eq!(fed(&suits.budget(0, 2)), [(0, 1), (1, 1_000), (2, 64), (3, 30)]);
+        // No more than suits a step, unless more wait for a first token than for a next.
+        assert_eq!(suits.budget(2, 2), Budget { tokens: 160, long: 10, short: 64, cut: 8 });
+        assert_eq!(suits.budget(2, 7).tokens, 480);
+        assert_eq!(suits.budget(1, 31).tokens, 2_048);
+        assert_eq!(suits.budget(40, 0).long, 160);
     }
 
     #[test]
@@ -223,10 +183,11 @@ mod tests {
     #[test]
     fn the_key_whose_prompts_were_read_longest_ago_comes_first() {
         let demands = [(7, 1_000), (9, 30), (6, 100), (9, 10)].map(|(served, n)| Demand { served, ..prompt(0, n) });
-        let fed = |tokens| fed(&demands, &within(tokens, CUT_TOKENS));
+        let fed =
+            |tokens| plan(&demands, &within(tokens, CUT_TOKENS)).iter().map(|s| (s.slot, s.tokens)).collect::<Vec<_>>();
         assert_eq!(fed(64), [(2, 64)]);
         assert_eq!(fed(170), [(2, 100), (0, 64)]);
-        assert_eq!(fed(1_200), [(2, 100), (0, 1_000), (3, 10), (1, 30)]);
+        assert_eq!(fed(1_200), [(2, 100), (0, 1_000), (1, 30), (3, 10)]);
     }
 
     #[test]
@@ -254,18 +215,20 @@ mod tests {
                 while held < PROMPT {
                     let rows = (0..replies).map(|n| decoding(100 + n + steps));
                     // A second prompt and background work that wait as well.
-                    let more = [prompt(held, PROMPT - held), prompt(0, 9_000), background(prompt(0, 5_000))];
+                    let more = [prompt(held, PROMPT - held), prompt(0, 700), background(prompt(0, 5_000))];
                     let demands: Vec<_> = rows.chain(more).collect();
                     let shares = plan(&demands, &within(budget, CUT_TOKENS));
                     let (own, prompts) = shares.split_at(replies);
                     assert!(own.iter().enumerate().all(|(n, s)| (s.slot, s.tokens, s.rows) == (n, 1, Rows::Last)));
                     let beside: usize = prompts.iter().map(|s| s.tokens).sum();
                     assert!(beside <= budget, "{beside} of {budget} beside {replies}");
-                    assert_eq!(prompts[0].slot, replies, "the one with less left");
+                    // More than the budget only where the replies alone leave less than one cut.
+                    assert!(replies + beside <= budget.max(replies + CUT_TOKENS), "{beside} of {budget}");
+                    assert_eq!(prompts[0].slot, replies, "in order of arrival");
                     held += prompts[0].tokens;
                     steps += 1;
                 }
-                let a_step = budget / CUT_TOKENS * CUT_TOKENS;
+                let a_step = (budget.saturating_sub(replies) / CUT_TOKENS).max(1) * CUT_TOKENS;
                 assert_eq!(steps, PROMPT.div_ceil(a_step), "{budget} beside {replies}");
             }
         }

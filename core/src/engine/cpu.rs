@@ -257,7 +257,7 @@ impl Backend for Cpu {
     /// A prompt is read as fast by 64 as by 512, and by 16 a tenth slower, so one reply need not wait for more.
     fn step_tokens(&self) -> StepTokens {
         let cut = if Sequence::saved_size(&self.hp, self.kv).grid == 1 { 16 } else { CUT_TOKENS };
-        StepTokens { most: 256, short: CUT_TOKENS, cut }
+        StepTokens { beside: 256, a_reply: Some(16), short: 0, alone: 0, cut }
     }
 
     fn saved_size(&self) -> Option<SavedSize> {

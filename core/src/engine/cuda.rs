@@ -58,7 +58,11 @@ const ADAPTERS: (usize, usize) = (8, 4);
 const CONTEXT_TOKENS_MIN: usize = 4096;
 /// Rows of a pass, where the memory allows: at 2,048 each of 256 experts has 64 tokens to multiply its weights with.
 const ROWS_MAX: usize = 2_048;
-/// Prompts are cut at multiples of so many positions: with one reply's row as many as products take at once.
+/// Tokens of a step beside replies under way: as many of them as one graph takes, and two blocks of a prompt, which cost
+/// little more than the reading of the experts that one block reads as well.
+const STEP_TOKENS: usize = GRAPH_ROWS_MAX + 2 * GRID;
+/// Prompts are cut at multiples of so many positions: with one reply's row as many as products take at once, so that it
+/// waits less than three times as long as for nothing.
 const CUT: usize = 7;
 /// A prompt of no more is read as a whole beside replies: a pass of so many takes as long as three of [`CUT`].
 const SHORT_TOKENS: usize = 2 * GRID;
@@ -213,10 +217,6 @@ impl Cuda {
             for span in &pass.spans {
                 self.slots.advance(span.slot, part, span.len);
             }
-        }
-        // Nobody reads a row, but the next step must not find this one's work in front of it.
-        if pass.wanted.is_empty() {
-            self.device.wait().map_err(computing)?;
         }
         (self.pass, self.left) = (pass, left);
         Ok(())
@@ -451,7 +451,7 @@ impl Backend for Cuda {
     }
 
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { most: self.sizes.rows, short: SHORT_TOKENS, cut: CUT }
+        StepTokens { beside: STEP_TOKENS, a_reply: Some(CUT), short: SHORT_TOKENS, alone: self.sizes.rows, cut: CUT }
     }
 
     fn offloaded(&self) -> Option<Offloaded> {

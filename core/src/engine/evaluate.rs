@@ -159,11 +159,9 @@ impl Evaluations {
             Demand {
                 held: open.held,
                 pending: len - open.held,
-                left: len - open.held,
                 decoding: false,
                 background: true,
                 served: 0,
-                due: false,
                 lanes: open.seqs.len(),
                 wants: Wants::From(from),
             }

@@ -23,18 +23,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::adapter::Candidate;
-use super::backend::{AdapterId, Backend, BackendError, Budget, Output, Rows};
+use super::backend::{AdapterId, Backend, BackendError, Budget, Output, StepTokens};
 use super::batch::{self, Demand, Share};
 use super::evaluate::{self, Evaluations};
 use super::grammar::FormCounts;
-use super::pace::{Pace, Ran};
 use super::prefix::{Keeper, PrefixLimits, Prefixes};
 use super::probe::Candidates;
 use super::protocol::{Command, EngineStats, Event, FailureKind, RequestId};
 use super::revisions::{Arrived, Revisions};
 use super::slot::{Prepared, Slot};
 use super::vocab::Vocab;
-use crate::fair::{Ageing, Rounds};
+use crate::fair::Rounds;
 
 /// What reaches the step loop, in the order the daemon sent it.
 pub enum Input {
@@ -63,9 +62,6 @@ pub struct HostLimits {
     /// Tokens fed in one step while a reply is being written, prompts and decoding together; 0 = what suits the backend.
     /// So a reply waits for no more than so many tokens of somebody's prompt between two of its own.
     pub step_tokens_max: usize,
-    /// Milliseconds that a step may take, by what steps took before; 0 = steps are not measured. A step takes longer where
-    /// the replies alone, or the smallest piece of a prompt, do.
-    pub step_ms_max: u64,
     pub prefixes: PrefixLimits,
 }
 
@@ -79,14 +75,6 @@ enum State {
 /// Events are handed over a step at a time.
 pub type Events = SyncSender<Vec<Event>>;
 
-/// The time since some moment.
-pub type Clock = Box<dyn Fn() -> Duration + Send>;
-
-fn clock() -> Clock {
-    let began = Instant::now();
-    Box::new(move || began.elapsed())
-}
-
 pub struct Host {
     backend: Box<dyn Backend>,
     vocab: Arc<dyn Vocab>,
@@ -98,10 +86,6 @@ pub struct Host {
     rounds: Rounds,
     /// Whose prompts were read when.
     reads: Rounds,
-    /// Which keys have prompts that were passed over.
-    ageing: Ageing,
-    pace: Pace,
-    clock: Clock,
     /// Background requests without a sequence, new and suspended.
     background: VecDeque<Slot>,
     slots: Vec<Slot>,
@@ -138,9 +122,6 @@ impl Host {
             waiting: VecDeque::new(),
             rounds: Rounds::default(),
             reads: Rounds::default(),
-            ageing: Ageing::default(),
-            pace: Pace::new(limits.step_ms_max),
-            clock: clock(),
             background: VecDeque::new(),
             slots: Vec::new(),
             evaluations: Evaluations::default(),
@@ -159,13 +140,6 @@ impl Host {
     /// Tells of these forms in its statistics.
     pub fn counting(mut self, forms: Arc<FormCounts>) -> Host {
         self.forms = forms;
-        self
-    }
-
-    /// Measures its steps by this clock.
-    #[cfg(test)]
-    pub(super) fn by(mut self, clock: Clock) -> Host {
-        self.clock = clock;
         self
     }
 
@@ -354,7 +328,8 @@ impl Host {
 
     /// One step for every admitted request that has something to feed, evaluations after the others.
     fn step(&mut self, out: &mut Vec<Event>) {
-        let demands = self.demands();
+        let live = self.slots.iter().map(|slot| slot.demand(self.reads.served(&slot.principal)));
+        let demands: Vec<_> = live.chain(self.evaluations.demands()).collect();
         let mut shares = batch::plan(&demands, &self.budget(&demands));
         if self.backend.finds_likeliest() {
             shares.iter_mut().for_each(|share| self.ask_likeliest(share));
@@ -363,40 +338,28 @@ impl Host {
             return;
         }
         self.read(&demands, &shares);
-        let began = (self.clock)();
+        let began = Instant::now();
         match self.feed(&shares) {
             Ok(()) => {
                 let output = std::mem::take(&mut self.output);
                 let fed: Vec<_> = shares.iter().map(|s| (*s, self.rows_of(s))).collect();
                 self.output = self.harvest(&fed, output, out);
-                self.measured(&demands, &shares, (self.clock)().saturating_sub(began));
             }
             Err(error @ BackendError::Lost(_)) => self.lose(error, out),
             Err(_) => self.step_one_by_one(&shares, out),
         }
         self.keep_prefixes(out);
         self.stats.steps += 1;
-        self.stats.step_ms_sum += (self.clock)().saturating_sub(began).as_secs_f64() * 1e3;
+        self.stats.step_ms_sum += began.elapsed().as_secs_f64() * 1e3;
     }
 
     fn budget(&self, demands: &[Demand]) -> Budget {
-        let rows = demands.iter().filter(|d| d.decoding && d.pending > 0);
-        let replies = rows.clone().filter(|d| !d.background).count();
-        self.pace.budget(&self.backend.step_tokens(), rows.count(), replies, self.limits.step_tokens_max)
-    }
-
-    /// A step took so long. Where every row of a text was asked for, that says nothing of prompts.
-    fn measured(&mut self, demands: &[Demand], shares: &[Share], took: Duration) {
-        if shares.iter().any(|share| share.rows == Rows::All) {
-            return;
+        let mut suits = self.backend.step_tokens();
+        if self.limits.step_tokens_max > 0 {
+            suits = StepTokens { beside: self.limits.step_tokens_max, a_reply: None, short: 0, ..suits };
         }
-        let fed = || shares.iter().filter_map(|share| Some((demands.get(share.slot)?, share.tokens)));
-        self.pace.ran(Ran {
-            rows: fed().filter(|(d, _)| d.decoding).count(),
-            replies: fed().filter(|(d, _)| d.decoding && !d.background).count(),
-            prompts: fed().filter(|(d, _)| !d.decoding).map(|(d, tokens)| tokens * d.lanes).sum(),
-            seconds: took.as_secs_f64(),
-        });
+        let live = || demands.iter().filter(|d| !d.background);
+        suits.budget(live().filter(|d| d.decoding).count(), live().filter(|d| d.short(suits.short)).count())
     }
 
     fn feed(&mut self, shares: &[Share]) -> Result<(), BackendError> {

@@ -23,7 +23,6 @@ pub mod llama;
 pub mod load;
 pub mod machine;
 pub mod model;
-mod pace;
 mod pending;
 pub mod prefix;
 #[cfg(test)]

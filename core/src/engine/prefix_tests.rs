@@ -89,7 +89,7 @@ struct Rig {
 
 impl Rig {
     fn start(backend: Box<dyn Backend>, prefixes: PrefixLimits, step_tokens_max: usize) -> Rig {
-        let limits = HostLimits { waiting_max: 64, step_tokens_max, prefixes, ..HostLimits::default() };
+        let limits = HostLimits { waiting_max: 64, step_tokens_max, prefixes };
         let vocab = backend.info().vocab;
         let host = Host::new(backend, Arc::new(Letters), limits);
         let (inputs, from_us) = sync_channel(64);
@@ -375,12 +375,17 @@ impl Backend for Watched {
 fn replies_get_a_token_in_every_step_while_a_long_prompt_is_read() {
     let file = Tiny::default().write();
     let long: Vec<u32> = Random(3).tokens(300).iter().map(|t| t % END).collect();
-    for (step_tokens_max, wanted) in
-        [(130, &[128, 128, 44][..]), (66, &[64, 64, 64, 64, 44]), (1, &[64, 64, 64, 64, 44])]
-    {
+    for (a_reply, step_tokens_max, wanted) in [
+        (None, 0, &[128, 128, 44][..]),
+        (None, 66, &[64, 64, 64, 64, 44]),
+        // As much as the second of two replies is worth, but one cut at least, and what the owner says in spite of it.
+        (Some(128), 0, &[128, 128, 44]),
+        (Some(8), 0, &[64, 64, 64, 64, 44]),
+        (Some(8), 130, &[128, 128, 44]),
+    ] {
         let (steps, later) = (Steps::default(), Later::default());
         let (model, own) = (on_processor(&file.path), (steps.clone(), later.clone()));
-        let suits = StepTokens { most: 400, short: 0, cut: 64 };
+        let suits = StepTokens { beside: 130, a_reply, short: 0, alone: 400, cut: 64 };
         let watched = Watched { model, steps: own.0, later: own.1, suits };
         let mut rig = Rig::start(Box::new(watched), PrefixLimits::default(), step_tokens_max);
         let alone = rig.ask(1, &long, Ask { tokens: 1, ..Ask::default() });

@@ -75,8 +75,6 @@ pub(super) struct Slot {
     pub(super) adapter: Option<AdapterId>,
     pub(super) background: bool,
     pub(super) principal: String,
-    /// Steps that read other prompts of its key and nothing of its own, one after the other.
-    pub(super) passed_over: u32,
     /// Prompt and reply: what the sequence must hold before the next row.
     history: Vec<u32>,
     /// How much of it the sequence holds.
@@ -121,7 +119,6 @@ impl Slot {
             adapter,
             background: job.background,
             principal: job.principal,
-            passed_over: 0,
             prompt_tokens: job.ids.len(),
             history: job.ids,
             held: 0,
@@ -224,12 +221,10 @@ impl Slot {
         Demand {
             held: self.held,
             pending,
-            left: self.history.len() - self.held,
             decoding: reply && self.held >= self.replayed,
             background: self.background,
             lanes: 1,
             served,
-            due: false,
             wants,
         }
     }

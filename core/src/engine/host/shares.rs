@@ -1,8 +1,5 @@
 //! How the sequences, and the steps that read prompts, are shared out between keys. The rules are those of `crate::fair`.
 
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
-
 use super::Host;
 use crate::engine::batch::{Demand, Share};
 use crate::engine::slot::Slot;
@@ -52,58 +49,15 @@ impl Host {
         self.waiting.push_front(slot);
     }
 
-    /// What everybody wants to feed in the next step.
-    pub(super) fn demands(&self) -> Vec<Demand> {
-        let served = |slot: &Slot| self.reads.served(&slot.principal);
-        let mut demands: Vec<_> = self.slots.iter().map(|slot| slot.demand(served(slot))).collect();
-        let due = keys(&self.slots).filter(|key| self.ageing.due(key)).collect::<BTreeSet<_>>();
-        for key in due {
-            if let Some(longest) = self.longest(&self.reading(&demands, key)) {
-                demands[longest].due = true;
-            }
-        }
-        demands.extend(self.evaluations.demands());
-        demands
-    }
-
-    /// The requests of a key that have a prompt to read.
-    fn reading(&self, demands: &[Demand], key: &str) -> Vec<usize> {
-        let own = self.slots.iter().zip(demands).enumerate().filter(|(_, (slot, d))| slot.principal == key && reads(d));
-        own.map(|(at, _)| at).collect()
-    }
-
-    /// The one of them that was passed over most often.
-    fn longest(&self, reading: &[usize]) -> Option<usize> {
-        reading.iter().copied().max_by_key(|at| (self.slots[*at].passed_over, Reverse(*at)))
-    }
-
-    /// Remembers whose prompts a step reads, and who was passed over.
+    /// Remembers whose prompts a step reads.
     pub(super) fn read(&mut self, demands: &[Demand], shares: &[Share]) {
-        let waiting = || self.slots.iter().zip(demands).enumerate().filter(|(_, (_, d))| reads(d));
-        let wait: BTreeSet<String> = waiting().map(|(_, (slot, _))| slot.principal.clone()).collect();
-        let fed: BTreeSet<usize> =
-            waiting().map(|(at, _)| at).filter(|at| shares.iter().any(|share| share.slot == *at)).collect();
-        self.reads.serve(keys(fed.iter().map(|at| &self.slots[*at])));
-        self.reads.forget_before(wait.iter().map(String::as_str));
-        self.ageing.keep(&wait);
-        for key in &wait {
-            let own = self.reading(demands, key);
-            if own.iter().all(|at| !fed.contains(at)) {
-                continue;
-            }
-            let longest = self.longest(&own).is_some_and(|at| fed.contains(&at));
-            self.ageing.turned(key, own.iter().any(|at| !fed.contains(at)), longest);
-            for at in own {
-                let passed = &mut self.slots[at].passed_over;
-                *passed = if fed.contains(&at) { 0 } else { passed.saturating_add(1) };
-            }
-        }
+        let prompt = |at: usize| demands.get(at).is_some_and(|d| d.pending > 0 && !d.decoding && !d.background);
+        let slots = &self.slots;
+        let fed = shares.iter().filter(|share| prompt(share.slot)).filter_map(|share| slots.get(share.slot));
+        self.reads.serve(keys(fed));
+        let reading = slots.iter().enumerate().filter(|(at, _)| prompt(*at)).map(|(_, slot)| slot);
+        self.reads.forget_before(keys(reading));
     }
-}
-
-/// A prompt that somebody waits for.
-fn reads(demand: &Demand) -> bool {
-    demand.pending > 0 && !demand.decoding && !demand.background
 }
 
 fn keys<'a>(slots: impl IntoIterator<Item = &'a Slot>) -> impl Iterator<Item = &'a str> {
