@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use chimere::config::Config;
 use chimere::plural::counted;
 use chimere::store::files::{CHAT_HISTORY, create_private_dir};
+use chimere::whole;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config as LineConfig, Editor};
@@ -117,7 +118,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             session.push_user(&question);
             let shown = runtime.block_on(client.post("/apply-template", &session.request(false)))?;
             match args.json {
-                true => say!("{}", serde_json::to_string_pretty(&shown)?),
+                true => say!("{}", whole::unmarked(&serde_json::to_string_pretty(&shown)?)),
                 false => say!("{}", printable(shown["prompt"].as_str().unwrap_or_default())),
             }
             Ok(ExitCode::SUCCESS)
@@ -125,7 +126,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(question) if args.json => {
             session.push_user(&question);
             let reply = runtime.block_on(client.post("/v1/chat/completions", &session.request(false)))?;
-            say!("{}", serde_json::to_string_pretty(&reply)?);
+            say!("{}", whole::unmarked(&serde_json::to_string_pretty(&reply)?));
             Ok(ExitCode::SUCCESS)
         }
         Some(question) => one_answer(&runtime, &client, &mut session, &question),

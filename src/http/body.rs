@@ -9,7 +9,7 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
@@ -213,6 +213,10 @@ pub(crate) fn object(bytes: &[u8], limits: &HttpLimits) -> Result<Map<String, Va
     }
     let invalid = |message: String| ApiError::invalid(message).code("invalid_json");
     let told = std::str::from_utf8(bytes).ok().and_then(|text| whole::marked(text, within_sent_call));
+    // What is wrong is told of the text that was sent.
+    if told.is_some() {
+        serde_json::from_slice::<IgnoredAny>(bytes).map_err(|error| invalid(broken(&error)))?;
+    }
     match serde_json::from_slice(told.as_deref().map_or(bytes, str::as_bytes)) {
         Ok(Value::Object(map)) => match serde_json::from_slice(bytes) {
             Ok(Unique) => Ok(map),

@@ -15,9 +15,8 @@ use super::files::{LockError, StateLock};
 const OTHERS: u32 = 0o077;
 /// A folder in which each may remove only what is its own, as `/tmp`: it is meant for everybody.
 const STICKY: u32 = 0o1000;
-/// What a daemon keeps in its folder, by the beginnings of the names. A folder that holds anything else is not closed: it
-/// may be somebody's home.
-const OURS: [&str; 22] = [
+/// What a daemon keeps in its folder. A folder that holds anything else is not closed: it may be somebody's home.
+const OURS: [&str; 20] = [
     "answers",
     "candidates",
     "chat_history",
@@ -30,17 +29,18 @@ const OURS: [&str; 22] = [
     "kernels",
     "keys.lock",
     "keys.toml",
-    "lessons.",
     "library.jsonl",
     "lost+found",
     "model.json",
-    "night.",
     "pipelines",
     "prefixes.bin",
     "runs",
     "served.json",
     "turns",
 ];
+
+/// Beginnings of the names of others.
+const OURS_BEGIN: [&str; 3] = ["lessons.", "night.", "turns."];
 
 /// What came of closing a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,9 +102,13 @@ pub fn close(folder: &Path) -> Closing {
 }
 
 fn is_ours(name: &str) -> bool {
-    // Written aside, and never renamed.
-    let name = name.strip_prefix('.').unwrap_or(name);
-    OURS.iter().any(|ours| name.starts_with(ours))
+    let begins = |name: &str| OURS_BEGIN.iter().any(|ours| name.starts_with(ours));
+    // `.NAME.7-0` is NAME as it was written aside, and never renamed.
+    let aside = |ours: &&str, name: &str| name.strip_prefix(**ours).is_some_and(|rest| rest.starts_with('.'));
+    match name.strip_prefix('.') {
+        Some(name) => begins(name) || OURS.iter().any(|ours| aside(&ours, name)),
+        None => begins(name) || OURS.contains(&name),
+    }
 }
 
 /// The first entry that no daemon makes.
@@ -157,6 +161,16 @@ mod tests {
         assert_eq!(close(dir.path()), Closing::Closed { before: 0o755 });
         assert_eq!((rights(dir.path()), close(dir.path())), (0o700, Closing::Was));
         assert_eq!(close(&dir.path().join("none")), Closing::Was);
+    }
+
+    #[test]
+    fn a_name_that_only_begins_as_ours_is_somebodys() {
+        for ours in ["runs", "turns", "turns.damaged-1", "lessons.txt", ".served.json.7-0", ".lessons.txt.7-0"] {
+            assert!(is_ours(ours), "{ours}");
+        }
+        for other in ["engram_photos", "runs.doc", "documents2", ".bashrc", "model.json.bak", ".runs"] {
+            assert!(!is_ours(other), "{other}");
+        }
     }
 
     #[test]

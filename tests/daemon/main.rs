@@ -49,6 +49,7 @@ mod lessons;
 #[path = "../llama/models.rs"]
 mod library;
 mod listers;
+mod messages;
 mod model;
 mod models;
 mod night;

@@ -307,7 +307,7 @@ fn counted_ids_go_on_within_a_conversation() {
     assert_eq!(ids(&reply(&history[3..])), ["functions.find_it:4", "functions.g:5"]);
     history.iter_mut().for_each(|call| call.id = "x".to_owned());
     assert_eq!(ids(&reply(&history)), ["functions.find_it:4", "functions.g:5"]);
-    for id in ["functions.f:x", "functions.f", "other:7", "functions.f:4294967296"] {
+    for id in ["functions.f:x", "functions.f", "other:7", "functions.f:4294967296", "functions.f:4294967295"] {
         history[0].id = id.to_owned();
         assert_eq!(next_number(history[..1].iter()), 1, "{id}");
     }

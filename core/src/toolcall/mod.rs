@@ -358,10 +358,14 @@ pub fn number_of(id: &str) -> Option<u32> {
     id.strip_prefix("functions.")?.rsplit_once(':')?.1.parse().ok()
 }
 
+/// No conversation has so many calls. A larger number in an id counts nothing.
+const NUMBER_MAX: u32 = 1 << 24;
+
 /// The number of the next call behind these, where ids count the calls of a conversation. A client may have left calls out.
 pub fn next_number<'a>(calls: impl Iterator<Item = &'a ToolCall>) -> u32 {
     let next = |(many, next): (u32, u32), call: &ToolCall| {
-        (many.saturating_add(1), next.max(number_of(&call.id).map_or(0, |own| own.saturating_add(1))))
+        let own = number_of(&call.id).filter(|own| *own < NUMBER_MAX);
+        (many.saturating_add(1), next.max(own.map_or(0, |own| own + 1)))
     };
     let (many, next) = calls.fold((0, 0), next);
     many.max(next)
