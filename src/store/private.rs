@@ -104,9 +104,9 @@ pub fn close(folder: &Path) -> Closing {
 fn is_ours(name: &str) -> bool {
     let begins = |name: &str| OURS_BEGIN.iter().any(|ours| name.starts_with(ours));
     // `.NAME.7-0` is NAME as it was written aside, and never renamed.
-    let aside = |ours: &&str, name: &str| name.strip_prefix(**ours).is_some_and(|rest| rest.starts_with('.'));
+    let aside = |ours: &str, name: &str| name.strip_prefix(ours).is_some_and(|rest| rest.starts_with('.'));
     match name.strip_prefix('.') {
-        Some(name) => begins(name) || OURS.iter().any(|ours| aside(&ours, name)),
+        Some(name) => begins(name) || OURS.iter().any(|ours| aside(ours, name)),
         None => begins(name) || OURS.contains(&name),
     }
 }
