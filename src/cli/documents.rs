@@ -89,18 +89,22 @@ enum Cmd {
         #[arg(short, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=100))]
         k: u64,
     },
-    /// Say who may read a collection of one's own beside oneself; only the owner names others
-    #[command(group = clap::ArgGroup::new("whom").required(true).args(["with", "everybody", "private"]))]
+    /// Say who else may read a collection; only the owner names others
+    #[command(group = clap::ArgGroup::new("whom").required(true).multiple(true).args(["with", "without", "everybody", "private"]))]
     Share {
+        /// One's own by its name, or any by its id
         collection: String,
-        /// A key's name; given twice or more, all of them
+        /// A key that may read it too; given twice or more, all of them
         #[arg(long, value_name = "NAME")]
         with: Vec<String>,
+        /// A key that may not any more; given twice or more, all of them
+        #[arg(long, value_name = "NAME")]
+        without: Vec<String>,
         /// Everybody
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["with", "without", "private"])]
         everybody: bool,
         /// Nobody else
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["with", "without"])]
         private: bool,
     },
     /// Print the collections with their documents and passages
@@ -167,8 +171,17 @@ async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<Ex
                 say!("   {}", short(&passage["text"], SHOWN_CHARS));
             }
         }
-        Cmd::Share { collection, with, everybody, private: _ } => {
-            let readers = if everybody { vec![EVERYBODY.to_owned()] } else { with };
+        Cmd::Share { collection, with, without, everybody, private } => {
+            let readers = match (everybody, private) {
+                (true, _) => vec![EVERYBODY.to_owned()],
+                (_, true) => Vec::new(),
+                _ => {
+                    let mut readers = readers(client, &collection).await?;
+                    readers.retain(|reader| !without.contains(reader));
+                    readers.extend(with);
+                    readers
+                }
+            };
             let shared = client.post("/v1/collections", &json!({"name": collection, "readers": readers})).await?;
             match json {
                 true => say!("{shared}"),
@@ -314,6 +327,18 @@ async fn all(client: &Client, collection: Option<&str>) -> anyhow::Result<Vec<Va
             return Ok(documents);
         }
     }
+}
+
+/// Who reads a collection now: one's own of this name, or any of this id.
+async fn readers(client: &Client, collection: &str) -> anyhow::Result<Vec<String>> {
+    let told = client.get("/v1/collections").await?;
+    let is_meant = |c: &&Value| c["own"] == true && c["name"] == collection || c["id"] == collection;
+    let Some(found) = told["data"].as_array().into_iter().flatten().find(is_meant) else {
+        let message =
+            format!("there is no collection {}: `chimere documents status` lists them", printable(collection));
+        return Err(coded(EX_DATAERR, message));
+    };
+    Ok(found["readers"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect())
 }
 
 /// An address of these parts.

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Config, Environment, Flags};
+use super::{Config, Environment, Flags, WatchedFolder};
 use crate::daemon::validate::judge;
+use crate::documents::folder::look;
 use crate::engine::validate::Judged;
 use crate::keys::{KeyError, KeyRing};
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
 use crate::plural;
-use crate::store::files::{StateLock, places};
+use crate::store::files::{StateLock, places, why_not};
 use crate::web::Web;
 
 mod kept;
@@ -21,7 +22,7 @@ mod model;
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `night`, `card`, `served`, `model`, `learning`, `tables`, `start`, `further`, `web`, `judge`,
+    /// `config`, `pipelines`, `night`, `card`, `served`, `model`, `learning`, `tables`, `start`, `further`, `folder`, `web`, `judge`,
     /// `embedder`, `keys`, `listen`, `room`, `lessons`, `documents` or `turns`; of `chimere doctor` also `processor`, `gpu`,
     /// `memory`, `state`, `port`, `daemon`, `url` or `nights`.
     pub what: &'static str,
@@ -103,6 +104,7 @@ impl Config {
         findings.extend((config.engine.backend == "cuda").then(|| finding("card", card())));
         findings.extend(model::look(&config, looked));
         findings.extend(config.models.files.iter().map(further));
+        findings.extend(config.folders.iter().map(|one| finding("folder", folder(one))));
         findings.extend(config.web.as_ref().map(|web| finding("web", Web::describe(web))));
         findings.extend([
             finding("judge", crate::daemon::judge::describe(&config)),
@@ -202,6 +204,22 @@ fn file(config: &Config, path: &Path, program: Option<&Path>, freed_bytes: u64) 
     }
 }
 
+/// A folder whose files are documents.
+fn folder(folder: &WatchedFolder) -> Result<String, String> {
+    let (path, shown) = (&folder.path, folder.path.display());
+    let wrong = |why: String| format!("`{}` of documents.folders is {shown}: {why}", folder.collection);
+    match look(path) {
+        Ok(sight) => {
+            let (files, others) = (sight.files.len(), sight.others);
+            Ok(format!("{shown}: {}, {others} of other kinds", plural::counted(files, "file", "files")))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(wrong(
+            why_not(path).unwrap_or_else(|| "there is no such folder; its documents stay as they were".to_owned()),
+        )),
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}
+
 fn listen(config: &Config, keyless: bool) -> Result<String, crate::daemon::DaemonError> {
     let listen = config.http.listen;
     if keyless && !listen.ip().is_loopback() {
@@ -240,6 +258,10 @@ mod tests {
         for (name, fits) in [("nano/nano-embed.gguf", true), ("nano/none.gguf", false), ("nano/nano.gguf", false)] {
             assert!(good(&embed(name)).contains(&("embedder", fits)), "{name}");
         }
+        let folder = |path: &std::path::Path| format!("documents.folders = {{ papers = '{}' }}", path.display());
+        let papers = tempfile::tempdir().unwrap();
+        assert!(good(&folder(papers.path())).contains(&("folder", true)));
+        assert!(good(&folder(&papers.path().join("none"))).contains(&("folder", false)));
         assert!(good("[web]\nengine = 'searxng'\nurl = 'http://127.0.0.1:8888'").contains(&("web", true)));
         assert!(good("[web]\nengine = 'brave'\nkey_file = '/nonexistent'").contains(&("web", false)));
         assert_eq!(good("[web]\nengine = 'brave'"), [("config", false)]);

@@ -10,14 +10,15 @@ use tokio::task::spawn_blocking;
 use super::Daemon;
 use super::lessons::to_the_end;
 use crate::documents::{
-    Added, Collection, CollectionId, Document, DocumentError, DocumentId, Documents, Draft, ReadError, Vectors,
+    Added, Collection, CollectionId, Document, DocumentError, DocumentId, Documents, Draft, EVERYBODY, ReadError,
+    Vectors,
 };
 use crate::embed::Embedder;
 use crate::embed::embedder::{Purpose, Terms};
 use crate::engine::protocol::EmbedInput;
 use crate::meters;
 use crate::service::{
-    DocumentAnswer, DocumentCommand, ListedCollection, NewDocument, Principal, Scope, ServiceError, Shelved,
+    DocumentAnswer, DocumentCommand, ListedCollection, NewDocument, OWNER, Principal, Scope, ServiceError, Shelved,
 };
 use crate::store::new_turn_id;
 
@@ -121,6 +122,16 @@ pub(super) async fn command(
                 let message = "only the owner shares a collection: ask whoever holds the scope `admin`".to_owned();
                 return Err(ServiceError::Invalid { message, param: Some("readers".to_owned()) });
             }
+            let ring = daemon.keys.borrow().clone();
+            let is_known = |reader: &String| {
+                reader == EVERYBODY || reader == OWNER || ring.entries().iter().any(|key| key.name == *reader)
+            };
+            if let Some(unknown) = readers.iter().find(|reader| !is_known(reader)) {
+                let shown: String = unknown.chars().take(80).collect();
+                let message =
+                    format!("there is no key `{shown}`: `chimere keys add` makes one, `chimere keys list` names them");
+                return Err(ServiceError::Invalid { message, param: Some("readers".to_owned()) });
+            }
             let now_ms = daemon.clock.now_ms();
             let all = documents.collections(None);
             // The owner of the house shares anybody's, by its id.
@@ -205,6 +216,19 @@ pub(super) async fn keep(daemon: &Daemon, mut draft: Draft) -> Result<Added, Ser
         forget_shown(daemon, Some(&kept.collection)).await;
     }
     Ok(kept)
+}
+
+/// Makes a collection where there is none of this name.
+pub(super) async fn begin(daemon: &Daemon, principal: &str, name: &str) -> Result<(), ServiceError> {
+    let is_there = |c: &Collection| c.principal == principal && c.name == name;
+    if daemon.replies.documents.collections(None).iter().any(|(collection, ..)| is_there(collection)) {
+        return Ok(());
+    }
+    let (principal, name, now_ms) = (principal.to_owned(), name.to_owned(), daemon.clock.now_ms());
+    on(daemon, move |documents| {
+        documents.share(&principal, &name, Vec::new(), new_collection(now_ms), now_ms).map(drop)
+    })
+    .await
 }
 
 /// Removes documents of one collection.

@@ -107,6 +107,10 @@ pub(super) async fn follow(daemon: Arc<Daemon>) {
 }
 
 async fn follow_one(daemon: &Arc<Daemon>, folder: &Folder) {
+    // Whoever asks is told of the folder before it has a document.
+    if let Err(error) = documents::begin(daemon, &folder.told.principal, &folder.told.collection).await {
+        tracing::error!(%error, collection = folder.told.collection, "the collection of a folder is not made");
+    }
     let changed = Arc::new(Notify::new());
     let (mut watch, mut handled, mut failed) = (None, Handled::new(), None);
     loop {

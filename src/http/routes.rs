@@ -208,7 +208,9 @@ async fn wrong_method(method: Method, allow: String) -> Response {
 
 async fn no_route(request: Request) -> Response {
     let (method, path) = (short(request.method().as_str()), short(request.uri().path()));
-    ApiError::not_found(format!("there is no route {method} {path}")).into_response()
+    // What OpenAI's clients ask first by now.
+    let instead = if path.starts_with("/v1/responses") { ": ask `POST /v1/chat/completions`" } else { "" };
+    ApiError::not_found(format!("there is no route {method} {path}{instead}")).into_response()
 }
 
 /// At most 100 characters of client text, for an error.

@@ -87,6 +87,17 @@ async fn each_key_reads_its_own_documents_and_what_the_owner_shares() {
         (found(&daemon, &bob, "hatch"), found(&daemon, &ada, "pear")[0].as_str()),
         (vec!["tool.rs:1".to_owned()], "page.html:1")
     );
+    let shared = told(&daemon, &["documents", "share", "documents", "--with", "ada"], &root);
+    assert!(shared.contains("read by ada, bob"), "{shared}");
+    let shared = told(&daemon, &["documents", "share", "documents", "--without", "ada"], &root);
+    assert!(shared.contains("read by bob") && !shared.contains("ada"), "{shared}");
+    for (collection, name, why) in
+        [("documents", "carol", "there is no key `carol`"), ("nosuch", "bob", "there is no collection nosuch")]
+    {
+        let refused = toward(&daemon, &root).args(["documents", "share", collection, "--with", name]).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(why), "{said}");
+    }
     let status = told(&daemon, &["documents", "status"], &root);
     assert!(status.contains("papers  of ada  private  4 documents") && status.contains("read by bob"), "{status}");
     // Removed by its owner, or whole by the owner of the house.
