@@ -125,6 +125,10 @@ fn lie(mut archive: Vec<u8>, part: &str, bytes: u32) -> Vec<u8> {
 async fn a_hostile_file_costs_itself_alone() {
     let daemon = Daemon::start(&[]).await;
     const BODY: &str = "word/document.xml";
+    const BOOK: &str = concat!(
+        r#"<Relationships><Relationship Id="r1" Target="xl/workbook.xml" "#,
+        r#"Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"/></Relationships>"#
+    );
     let spaces = vec![b' '; 520 << 20];
     let bomb = archive(&[(BODY, &spaces)]);
     drop(spaces);
@@ -132,7 +136,7 @@ async fn a_hostile_file_costs_itself_alone() {
     let strings = archive(&[
         ("xl/workbook.xml", b"<workbook><sheets/></workbook>"),
         ("xl/_rels/workbook.xml.rels", b"<Relationships/>"),
-        ("_rels/.rels", b"<Relationships/>"),
+        ("_rels/.rels", BOOK.as_bytes()),
         ("xl/sharedStrings.xml", b"<sst uniqueCount=\"999999999999999\"></sst>"),
     ]);
     let form = "/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X 5 0 R >> >>";
@@ -141,7 +145,7 @@ async fn a_hostile_file_costs_itself_alone() {
         ("lie.docx", lie(bomb, BODY, 10), "larger than its declared uncompressed size"),
         ("tall.docx", lie(docx("x"), BODY, u32::MAX - 1), "unpacks to more than 512 MiB"),
         ("deep.docx", docx(&"<w:p>".repeat(100_000)), "cannot be read as DOCX"),
-        ("strings.xlsx", strings, "its reader failed on it"),
+        ("strings.xlsx", strings, "more memory than a reader gets"),
         ("self.pdf", pdf_with("", b"/X Do", &[stream(form, "/X Do")]), "nested too deep"),
         ("turning.pdf", pdf_of(&["<< /Type /Catalog /Pages 2 0 R >>".to_owned(), turning]), "cannot be read as PDF"),
         ("bomb.pdf", pdf_with("/Filter /FlateDecode", &squeezed(b' ', 1_500), &[]), "more memory than a reader gets"),
