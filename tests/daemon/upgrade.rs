@@ -251,7 +251,7 @@ fn a_release_stays_while_it_runs_however_many_come_after_it() {
     let (folder, project) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
     // Of these releases only the program counts.
     let (release, root) = (folder.path().join("release"), folder.path().join("root"));
-    for part in ["bin", "share/doc/chimere", "share/chimere/systemd"] {
+    for part in ["bin", "share/doc/chimere", "share/chimere/systemd", "share/chimere/nano", "share/chimere/pipelines"] {
         fs::create_dir_all(release.join(part)).unwrap();
     }
     symlink(env!("CARGO_BIN_EXE_chimere"), release.join("bin/chimere")).unwrap();
