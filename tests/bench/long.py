@@ -4,7 +4,7 @@ the pauses of a reply that is being written, and how long the prompt itself take
 
     cargo build --release && python3 tests/bench/long.py target/release/chimere [MODEL] [--words 8000] [--shorts 20]
 
-Times are by the clock of the client. `--set NAME=VALUE` gives the daemon a variable, such as CHIMERE_ENGINE_STEP_MS_MAX=50.
+Times are by the clock of the client. `--set NAME=VALUE` gives the daemon a variable, such as CHIMERE_ENGINE_STEP_TOKENS=64.
 """
 
 import argparse
