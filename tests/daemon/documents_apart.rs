@@ -85,17 +85,23 @@ fn squeezed(byte: u8, mib: usize) -> Vec<u8> {
 /// A PDF whose page is this object, in a stream of these entries.
 fn pdf_with(entries: &str, content: &[u8], others: &[String]) -> Vec<u8> {
     let head = [
-        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << /XObject << /X 5 0 R >> >> >>"
-            .to_owned(),
-        "MARK".to_owned(),
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << /XObject << /X 5 0 R >> >> >>",
     ];
-    let whole = pdf_of(&head.iter().chain(others).cloned().collect::<Vec<_>>());
-    let at = whole.windows(4).position(|four| four == b"MARK").unwrap();
-    let length = content.len();
-    let open = format!("<< {entries} /Length {length} >>\nstream\n").into_bytes();
-    [&whole[..at], &open, content, b"\nendstream", &whole[at + 4..]].concat()
+    let open = format!("<< {entries} /Length {} >>\nstream\n", content.len()).into_bytes();
+    let drawn = [&open, content, b"\nendstream"].concat();
+    let objects = head.iter().map(|object| object.as_bytes()).chain([drawn.as_slice()]);
+    let (mut out, mut places) = (b"%PDF-1.4\n".to_vec(), Vec::new());
+    for (number, object) in (1..).zip(objects.chain(others.iter().map(String::as_bytes))) {
+        places.push(out.len());
+        out.extend([format!("{number} 0 obj\n").as_bytes(), object, b"\nendobj\n"].concat());
+    }
+    let (xref, count) = (out.len(), places.len() + 1);
+    out.extend(format!("xref\n0 {count}\n0000000000 65535 f \n").bytes());
+    places.iter().for_each(|place| out.extend(format!("{place:010} 00000 n \n").bytes()));
+    out.extend(format!("trailer\n<< /Size {count} /Root 1 0 R >>\nstartxref\n{xref}\n%%EOF\n").bytes());
+    out
 }
 
 /// A form that draws the next one so many times, and the last one nothing.
